@@ -18,13 +18,14 @@ if TYPE_CHECKING:
     from penstock.authorization import Caller
     from penstock.store.tenant import TenantStore
 
-# Columns that are never shown, not even as a mask that reveals their length.
+# Parts of the names of columns that the audit log never shows, not even as a mask, which would reveal their length.
 HIDDEN_COLUMNS = ("sealed", "sha256", "password", "brought_along", "given_by")
-# Columns that responses show under another name.
+# Names of columns in API responses, if they differ from the names in the database.
 SHOWN_NAMES = {"masked": "key", "global_access": "global_workspace_access"}
 
 
-# Headers whose values cannot contain the caller's credential. For all others only the name is stored.
+# Headers whose values the audit log stores, because they cannot contain a credential. It masks the values of all
+# others.
 NON_SECRET_HEADERS = frozenset(
     [
         "accept",
@@ -58,21 +59,24 @@ LONGEST_FIELD, LARGEST_BODY, MOST_BYTES = 512, 64 * 1024, 4 * 1024 * 1024
 
 
 class RequestInfo(msgspec.Struct):
-    """Request details for the audit log, and the id of the row that stores them once a change is logged."""
+    """Request details for the audit log. `row_id` is the id of their row in `audited_requests`, which the first change
+    of the request writes.
+    """
 
     method: str
     uri: str
     query: str
     request_id: str
     client: str
-    # Headers by name, and the raw body.
+    # Headers by name.
     fields: Mapping[str, str] = {}
+    # Raw body.
     body: bytes = b""
     status: int = 200
     row_id: str | None = None
 
 
-# A row before and after a change. The first is `None` for a creation, the second for a deletion.
+# A row before and after a change. The row before is `None` for a creation, the row after for a deletion.
 RowChange = tuple["Mapping[str, Any] | None", "Mapping[str, Any] | None"]
 
 
@@ -84,7 +88,8 @@ async def write_audit_rows(
     changes: Sequence[RowChange],
     default_workspace_id: str | None = None,
 ) -> None:
-    """Writes an audit row for each change, in the transaction of the changes. Stores the request itself once.
+    """Writes an audit row for each change, in the transaction of the changes. Stores the request once, with its first
+    change.
 
     `default_workspace_id` is the workspace of rows that have no `workspace_id`.
     """
@@ -142,8 +147,8 @@ def encode_headers(fields: Mapping[str, str]) -> str:
 
 
 def encode_body(body: bytes) -> str:
-    """Encodes a JSON body for storage, up to `LARGEST_BODY` characters and with credentials masked. Returns an empty
-    string for other bodies.
+    """Encodes a JSON body for storage, with credentials masked, and cuts it to `LARGEST_BODY` characters. Returns an
+    empty string if the body is not JSON, or has more than `MOST_BYTES` bytes.
     """
     if not body or len(body) > MOST_BYTES:
         return ""
@@ -157,8 +162,8 @@ def encode_body(body: bytes) -> str:
 
 
 def present_row(row: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Returns a row as the API shows it: names and times of the API, configs as objects, and no credentials. Omits
-    columns that no response contains.
+    """Returns a row in the form of an API response: with the API's field names, formatted times, and configs as
+    objects. Omits credentials and other columns that no response contains.
     """
     if row is None:
         return None

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from penstock.kit.token_verification import Claims, TokenVerifier
     from penstock.store.database import Database
 
-# How long a key may stay valid here after another node revoked it.
+# Time for which this node caches a caller. A key that another node revokes may stay valid here for this time.
 CACHE_SECONDS = 1.0
 MAX_CACHED_CALLERS = 10_000
 
@@ -94,13 +94,14 @@ class CallerAuthenticator:
         self._known.clear()
 
     async def authenticate_uncached(self, connection: AsyncConnection, sent: PresentedCredential) -> Caller:
-        """Returns the caller by the current state of the database. After a wait for a lock, a cached caller may have
-        lost access.
+        """Returns the caller by the current state of the database, without the cache. A cached caller may have lost
+        access while the request waited for a lock.
         """
         return await self._find_caller(connection, sent, sha256_hex(sent.text), await self._read_claims(sent))
 
     async def _load_caller(self, sent: PresentedCredential, text: str) -> Caller:
-        # Runs before a connection is taken, because verifying a token may fetch the keys of its issuer.
+        # Reads the claims before it takes a connection from the pool, because verifying a token may fetch the keys of
+        # its issuer.
         claims = await self._read_claims(sent)
         try:
             async with self._database.read_connection() as connection:
@@ -171,7 +172,7 @@ async def _caller_by_session(connection: AsyncConnection, text: str) -> Caller:
         message = "this session is over; sign in again"
         raise UnauthorisedError(message)
     if row["api_key_id"]:
-        # The session has the scopes of the key, and ends when the key text used for sign-in expires.
+        # The session has the scopes of the key. It ends when the secret of the key that was used for sign-in expires.
         caller = await _caller_by_key(connection, row["key_sha256"] or "")
     else:
         person = (await _load_rights(connection, [row["user_id"]]))[row["user_id"]]
@@ -190,7 +191,7 @@ async def _caller_by_session(connection: AsyncConnection, text: str) -> Caller:
 def session_ttl_seconds(settings: Mapping[str, Any]) -> int:
     """Returns how long a session stays valid after sign-in, in seconds."""
     rules: dict[str, Any] = settings.get("session_settings") or {}
-    # The stored value may be older than the maximum.
+    # A release without the maximum may have stored a larger value.
     return min(int(rules.get("max_session_ttl", DEFAULT_SESSION_SECONDS)), MAX_SESSION_SECONDS)
 
 
@@ -211,7 +212,7 @@ async def _caller_by_token(connection: AsyncConnection, claims: Claims) -> Calle
         message = "this token names no workspace, and its subject is not a user of the organisation"
         raise ForbiddenError(message)
     return Caller(
-        # A subject without a user account gets an id too. It is the same each time, for the audit log.
+        # A subject without a user account also gets an id for the audit log. It is the same each time.
         id=str(uuid5(NAMESPACE_URL, f"{claims.organisation_id}/{claims.user}")),
         type="token",
         organisation_id=claims.organisation_id,
@@ -229,8 +230,8 @@ async def _caller_by_token(connection: AsyncConnection, claims: Claims) -> Calle
 
 
 async def _was_removed(connection: AsyncConnection, claims: Claims) -> bool:
-    """Returns true if the subject was removed from the organisation. Without a role, nothing would restrict such a
-    token.
+    """Returns true if the subject of a token was removed from the organisation. A removed user has no role, so nothing
+    else would restrict their tokens.
     """
     matches_subject = or_(removed_members.c.user_id == claims.user, removed_members.c.email == claims.user.lower())
     from_all = [removed_members.c.organisation_id == claims.organisation_id, removed_members.c.workspace_id.is_(None)]
@@ -254,7 +255,7 @@ async def _token_workspace_id(connection: AsyncConnection, claims: Claims) -> st
 
 
 async def _load_rights(connection: AsyncConnection, user_ids: Collection[str]) -> dict[str, UserRights]:
-    """Returns the rights of users by id. A user who does not exist any more has none."""
+    """Returns the rights of users by id. Users who no longer exist have no rights."""
     if not user_ids:
         return {}
     rows = (await connection.execute(select(users.c.id, users.c.role).where(users.c.id.in_(user_ids)))).all()

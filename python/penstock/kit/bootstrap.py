@@ -1,5 +1,5 @@
 """Bootstrap of an empty store. Creates the first organisation with its workspace, its owner and an admin key with all
-scopes. Also replaces the admin key, if it was lost.
+scopes. Also replaces an admin key that the operator lost.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ DEFAULT_OWNER_EMAIL = "owner@localhost"
 
 
 def normalise_email(email: str) -> str:
-    """Returns an e-mail address in the form by which users are found; raises SettingsError if it is invalid."""
+    """Returns an e-mail address in the form that user look-ups need: trimmed and in lower case. Raises SettingsError if
+    it is invalid.
+    """
     plain = email.strip().lower()
     if len(plain) > MAX_EMAIL_LENGTH or not re.match(EMAIL_PATTERN, plain):
         message = f"the owner's e-mail address {email!r} is not allowed: expected one like owner@example.com"
@@ -47,8 +49,8 @@ def normalise_email(email: str) -> str:
 async def bootstrap_organisation(
     database: Database, admin_key: Secret | None, *, email: str = DEFAULT_OWNER_EMAIL, prefix: str = ""
 ) -> str | None:
-    """Creates the organisation if none exists. Returns the admin key, which begins with `prefix`, if it was generated
-    here; else `None`.
+    """Creates the organisation if none exists. Without `admin_key`, generates a key that begins with `prefix` and
+    returns it; else returns `None`.
     """
     _check_length(admin_key)
     async with database.write_transaction() as connection:
@@ -60,7 +62,9 @@ async def bootstrap_organisation(
 
 
 async def describe_admin_key_problem(database: Database, admin_key: Secret) -> str | None:
-    """Returns why the configured admin key does not work in a store that exists; `None` if it does."""
+    """Returns why the configured admin key does not work in the existing store. Returns `None` if it works, or if the
+    store has no organisation yet.
+    """
     async with database.read_connection() as connection:
         if not await connection.run_sync(lambda sync: inspect(sync).has_table(organisations.name)):
             return None
@@ -78,7 +82,7 @@ async def describe_admin_key_problem(database: Database, admin_key: Secret) -> s
 
 async def replace_admin_key(database: Database, admin_key: Secret | None, *, prefix: str = "") -> str | None:
     """Gives the admin key of the organisation a new value and all scopes, or creates the key if it was deleted. The
-    previous value no longer works. Returns the value if it was generated here.
+    previous value no longer works. Returns the new value if this function generated it; else `None`.
     """
     _check_length(admin_key)
     text = admin_key.reveal() if admin_key else generate_key(prefix)

@@ -35,7 +35,7 @@ GOOGLE_ERROR_STATUSES = {
 
 
 class ClientFormat(enum.Enum):
-    """API format that a client speaks."""
+    """API format of a client's requests."""
 
     OPENAI = "openai"
     ANTHROPIC = "anthropic"

@@ -15,12 +15,13 @@ if TYPE_CHECKING:
     from penstock.forwarded import TrustedProxies
     from penstock.settings import Settings
 
-# Path and headers with which an engine asks for the identity of a client before it reads the body of its request: the
-# method and path of that request, and its addresses.
+# Path at which an engine fetches the identity of a client, before it reads the body of the client's request.
 IDENTITY_PATH = "/internal/identity"
+# Header of an identity request: method and path of the client's request.
 ORIGINAL_REQUEST_HEADER = "x-penstock-request"
+# Header of an identity request: the `x-forwarded-for` addresses of the client's request.
 ORIGINAL_FORWARDED_FOR_HEADER = "x-penstock-forwarded-for"
-# Headers by which proxies name the client instead, or say that they are there.
+# Other headers that proxies add to a request. They show that the request was forwarded.
 OTHER_PROXY_HEADERS = ("forwarded", "x-real-ip", "via")
 
 
@@ -39,15 +40,17 @@ def original_request(request: Request[Any, Any, Any]) -> tuple[str, str]:
 
 
 def is_local_client(request: Request[Any, Any, Any]) -> bool:
-    """Returns true if a request comes from this machine, and no proxy on it forwarded the request for another one."""
+    """Returns true if a client on this machine sent a request, and no proxy on it forwarded the request for another
+    machine.
+    """
     if any(name in request.headers for name in OTHER_PROXY_HEADERS):
         return False
-    # Without an entry the request did not pass through an edge worker: it came over the private socket.
+    # A request without addresses came over the private socket, not through an edge worker.
     return all(_is_loopback(address) for address in _forwarded_addresses(request))
 
 
 def _forwarded_addresses(request: Request[Any, Any, Any]) -> list[str]:
-    """Returns the `x-forwarded-for` entries. The edge appends the address of its own peer as the last one."""
+    """Returns the `x-forwarded-for` addresses. The edge worker appends the address of its own peer as the last one."""
     is_identity = request.url.path == IDENTITY_PATH
     name = ORIGINAL_FORWARDED_FOR_HEADER if is_identity else FORWARDED_FOR_HEADER
     return split_addresses(request.headers.getall(name, []))
@@ -61,8 +64,8 @@ def _is_loopback(address: str) -> bool:
 
 
 def is_behind_tls(settings: Settings, request: Request[Any, Any, Any]) -> bool:
-    """Returns true if clients connect over TLS: the gateway has a certificate, or the proxy's header of this request or
-    the public URL in the settings says so.
+    """Returns true if clients connect over TLS. Then the gateway has a certificate, a proxy set `x-forwarded-proto` to
+    `https`, or the public URL in the settings begins with `https:`.
     """
     return settings.server.has_tls or (
         request.headers.get("x-forwarded-proto") == "https" or settings.server.public_url.startswith("https:")

@@ -21,7 +21,9 @@ class CollectedProblems:
 
     @contextmanager
     def check(self) -> Generator[None]:
-        """Runs a check, and keeps its error if it names fields. Other errors end the request at once."""
+        """Runs the check in a `with` block. Stores its error if the error contains problems with paths; other errors
+        are raised at once.
+        """
         try:
             yield
         except (InvalidError, UnknownReferenceError, ConflictError) as error:
@@ -30,7 +32,7 @@ class CollectedProblems:
             self._errors.append(error)
 
     def raise_all(self) -> None:
-        """Raises the error of the checks: the only one, or one with the problems of all."""
+        """Raises the stored error, or one error with the problems of all stored errors, if there are any."""
         if len(self._errors) == 1:
             raise self._errors[0]
         problems = [problem for error in self._errors for problem in error.problems]

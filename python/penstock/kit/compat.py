@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from litestar.handlers import BaseRouteHandler
 
-# Option of a route: the struct that a client reads, and may send back in an update.
+# Route option: the response struct of an object, whose read-only fields a client may send back in an update.
 SHOWN_OPTION = "shown"
-# Names that Python implementations report as their runtime.
+# Names of Python implementations, as clients send them in their runtime header.
 PYTHON_RUNTIMES = frozenset({"cpython", "pypy", "ironpython", "jython"})
 
 
@@ -28,8 +28,8 @@ class CompatRequest(Request[Any, Any, Any]):
     """Request whose JSON body is normalised to the fields that the route accepts."""
 
     async def json(self) -> Any:  # noqa: ANN401 - whatever it is
-        """Returns the body without repeated parameters and with the current field names. Fields that can only be read
-        are moved to the state of the request, which `RequestContext.check_unchanged` compares.
+        """Returns the body with the current field names, and without fields that repeat path parameters. Moves
+        read-only fields to the state of the request, where `RequestContext.check_unchanged` compares them.
         """
         body = await super().json()
         handler, state = self.route_handler, self.scope["state"]
@@ -45,14 +45,14 @@ class CompatRequest(Request[Any, Any, Any]):
                 only_read = {*dict(iter_field_names(response_type)).values()} - {*names.values()}
                 state["unchanged"] = {name: body.pop(name) for name in only_read & body.keys()}
             body = drop_read_only(field.annotation, body)
-        # For the error message, if the body is not valid.
+        # If the body is not valid, `parse_problems` finds its problems in this value.
         state["body"] = body
         return body
 
 
 def take_query_workspace(body: dict[str, Any], sent: list[str]) -> None:
-    """Puts the workspace of the query into a body that can name one, so that it is not ignored. Raises `InvalidError` if
-    they differ.
+    """Copies the workspace of the query string to the body, because the route would ignore the query. Raises
+    `InvalidError` if the body names another workspace.
     """
     for workspace in sent:
         if body.get("workspace_id") is None:
@@ -70,7 +70,9 @@ def takes_workspace(handler: BaseRouteHandler) -> bool:
 
 
 def drop_read_only(kind: Any, value: Any) -> Any:  # noqa: ANN401 - any type, and JSON
-    """Removes the fields that structs inside a body list in `READ_ONLY`: clients send rows back as they read them."""
+    """Removes the fields that the structs of a body list in `READ_ONLY`. Clients send them back with the objects that
+    they read.
+    """
     structs = _structs_in(kind)
     if isinstance(value, list):
         rows = cast("list[Any]", value)
@@ -89,7 +91,7 @@ def drop_read_only(kind: Any, value: Any) -> Any:  # noqa: ANN401 - any type, an
 
 @lru_cache(None)
 def _structs_in(kind: Any) -> tuple[type[msgspec.Struct], ...]:  # noqa: ANN401 - any type
-    """Returns the structs that a value of this type may be, or the items of a list."""
+    """Returns the structs of a type: the type itself, the members of a union, or the items of a list."""
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         return (kind,)
     origin, inside = get_origin(kind), get_args(kind)
@@ -104,8 +106,8 @@ def normalise_body(
 ) -> dict[str, Any]:
     """Renames fields to the current spelling and drops unknown fields whose value repeats a path parameter.
 
-    `field_names` maps Python field names to the names in requests, and `path_params` has the path parameters. Other unknown fields
-    remain, and the route's schema rejects them.
+    `field_names` maps Python field names to the names in requests. `path_params` contains the path parameters. Other
+    unknown fields remain, and the route's schema rejects them.
     """
     known_names, values = set(field_names.values()), {str(value) for value in path_params.values()}
     normalised: dict[str, Any] = {}
@@ -120,7 +122,7 @@ def normalise_body(
 
 
 def expects_single_limits(headers: Mapping[str, str], prefixes: Iterable[str]) -> bool:
-    """Returns true if the caller is the Python client of another gateway. That client expects one object for limits in
+    """Returns true if the client is the Python SDK of another gateway. That client expects one object for limits in
     list responses, not a list of objects.
     """
     return any(

@@ -1,5 +1,5 @@
-"""Work of the engine that a request can make expensive: validations and trials. Each tenant holds only some slots, and a
-slot is held until the work has really ended, not only until its caller stops waiting.
+"""Limits how many expensive functions of the engine, such as validations and guardrail trials, run at once. Each tenant
+gets only some of the slots. A function occupies its slot until it returns, even if its request no longer waits.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ Result = TypeVar("Result")
 
 
 class CostlyWork:
-    """Runs functions on threads of their own, a limited number at once."""
+    """Runs each function on its own thread, and limits how many run at once."""
 
     def __init__(self, name: str, slots: tuple[int, int, int], max_seconds: float) -> None:
-        """Sets the limits. `slots` are those of all, of an organisation, and of one of its workspaces or users."""
+        """Sets the limits. `slots` has the maximum numbers of functions at once: in total, per organisation, and per
+        workspace or user.
+        """
         self._name = name
         self._limits = slots
         self._slots = FairSlots(*slots)
@@ -33,8 +35,8 @@ class CostlyWork:
         """Runs a function. Raises `TimeoutError` if it takes too long, and `UnavailableError` if no slot becomes free
         in that time.
 
-        Nothing can stop the function, for example a regular expression that takes hours. So no thread that others need
-        runs it, and the process does not wait for it at its end.
+        A function cannot be stopped, even if its regular expression takes hours. It therefore runs on a separate daemon
+        thread, for which the process does not wait when it exits.
         """
         running = None
         try:
@@ -71,7 +73,7 @@ def _start_thread(
             result = function(*args)
         except Exception as problem:  # noqa: BLE001 - raised by the coroutine that waits
             error = problem
-        # The event loop may be closed, because the gateway does not wait for this thread.
+        # The event loop may already be closed, because the gateway does not wait for this thread when it exits.
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(finish, result, error)
 

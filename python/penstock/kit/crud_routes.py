@@ -2,7 +2,7 @@
 implements itself.
 """
 
-# Annotations are not postponed: the framework reads the types of each resource off its own routes.
+# This module does not postpone annotations, because the framework reads the types of each resource from its routes.
 # pyright: reportInvalidTypeForm=false, reportUnknownParameterType=false, reportUnknownVariableType=false
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 from collections.abc import Awaitable, Callable, Sequence
@@ -25,7 +25,7 @@ from penstock.schemas import EmptyResponse, ListResponse, row_to_struct, sent_fi
 from penstock.store.tenant import Row
 
 StructType = type[msgspec.Struct]
-# Renders rows as response structs, and loads related rows for that.
+# Converts rows to response structs, and loads the related rows that these need.
 RowRenderer = Callable[[TenantSession, list[Row]], Awaitable[list[Any]]]
 CreateHandler = Callable[[TenantSession, Any], Awaitable[Any]]
 UpdateHandler = Callable[[TenantSession, Row, Any], Awaitable[Any]]
@@ -80,8 +80,8 @@ class CrudRoutes:
         self._singular, self._plural = singular, plural or f"{singular}s"
         self._tags = tags
         self._is_placed = "workspace_id" in resource.table.c
-        # The workspace is part of the request context: resolving two dependencies takes the framework much longer than
-        # one.
+        # One dependency provides both the workspace and the request context, because the framework resolves two
+        # dependencies much more slowly.
         self._placed = {"context": Provide(workspace_request_context, sync_to_thread=False)} if self._is_placed else {}
 
     def _route_options(self, verb: str, summary: str, documented: object = None) -> dict[str, Any]:
@@ -112,7 +112,8 @@ class CrudRoutes:
     ) -> Any:  # noqa: ANN401 - as above
         """Builds the route that lists the objects."""
         resource, usual = self.resource, workspace_query if self._is_placed else organisation_query
-        # The second dependency depends on the first: the framework takes far longer to resolve two independent ones.
+        # `context` depends on `list_query`, because the framework resolves two independent dependencies much more
+        # slowly.
         dependencies = {
             "list_query": Provide(requested or usual, sync_to_thread=False),
             "context": Provide(list_request_context, sync_to_thread=False),
@@ -155,7 +156,7 @@ class CrudRoutes:
         response_type: Any,  # noqa: ANN401 - as above
         showing: RowRenderer,
     ) -> Any:  # noqa: ANN401 - as above
-        """Builds the route that updates an object. A client may send back all fields of `shown`, which it reads."""
+        """Builds the route that updates an object. A client may also send back read-only fields of `response_type`."""
         resource = self.resource
         route_options = self._route_options("update", f"Update {self._singular}", alter)
 

@@ -49,8 +49,8 @@ class CursorPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def fetch_rows(session: TenantSession, table: Table, requested: CursorQuery) -> list[Row]:
-    """Returns the rows of a page in the caller's workspace, and one more if more rows follow."""
-    # Files and batches belong to a workspace; this rejects a session without one.
+    """Returns the rows of a page in the caller's workspace, and one extra row if another page follows."""
+    # Raises ForbiddenError if the session has no workspace: the rows, files and batches, belong to one.
     _ = session.bound_workspace_id
     conditions = list(requested.conditions)
     down = requested.newest_first

@@ -1,5 +1,5 @@
-"""Logs that clients send themselves: requests that did not go through the gateway. Each becomes a record like any other,
-with its tokens and cost if the model and its price are known.
+"""Logs of requests that did not go through the gateway, which clients send themselves. Each becomes a record like any
+other, with its tokens and cost if the model and its price are known.
 """
 
 from __future__ import annotations
@@ -39,10 +39,11 @@ MAX_TEXT_CHARS, MAX_METADATA_PAIRS, MAX_METADATA_VALUE_CHARS = 2048, 64, 512
 MAX_HEADERS = 200
 SUCCESS_STATUSES = range(200, 300)
 DEFAULT_STATUS = 200
-# Ends of the names of headers that name a provider, or a saved one.
+# Suffixes of the headers that contain the name of a provider, or the slug of a saved provider.
 PROVIDER_HEADERS = ("-provider", "-virtual-key")
 MAX_PROVIDER_NAMES = 3
-# Metadata of a custom log that belongs to its trace, in the two spellings that clients use.
+# Metadata fields that describe the trace of a custom log, in both spellings that clients use, with their names in
+# records.
 TRACE_FIELDS = {
     **{name: name for name in ("trace_id", "span_id", "span_name", "parent_span_id")},
     "traceId": "trace_id",
@@ -50,9 +51,9 @@ TRACE_FIELDS = {
     "spanName": "span_name",
     "parentSpanId": "parent_span_id",
 }
-# Fields of a record that follow from its response.
+# Fields of a record that the engine derives from the response.
 USAGE_FIELDS = ("operation", "req_units", "res_units", "total_units", "usage")
-# Provider whose format responses are in.
+# Provider in whose API format the logged responses must be.
 RESPONSE_FORMAT = "openai"
 
 _Text = Annotated[str, Meta(max_length=MAX_TEXT_CHARS)]
@@ -113,7 +114,9 @@ class SavedProvider(NamedTuple):
 
 
 class LogOrigin(NamedTuple):
-    """Sender of custom logs, as fields of their records, and the saved providers that they name."""
+    """Origin of custom logs. `fields` describe the sender and are copied to the records. `providers` are the saved
+    providers that the logs name, and `prices` those of their integrations.
+    """
 
     fields: dict[str, Any]
     keeps_bodies: bool
@@ -131,7 +134,7 @@ class LogIdentity(NamedTuple):
 async def find_log_origin(
     session: TenantSession, log_service: LogService, items: Iterable[CustomLog] = ()
 ) -> LogOrigin:
-    """Returns the origin of logs that the caller of a session sends, with the saved providers that they name."""
+    """Returns the origin of logs that the caller of a session sends, with the saved providers that `items` name."""
     caller = session.caller
     workspace = await session.fetch_first(
         select(workspaces.c.slug, workspaces.c.settings).where(workspaces.c.id == session.bound_workspace_id),
@@ -167,10 +170,10 @@ async def _find_saved_providers(session: TenantSession, slugs: Iterable[str]) ->
 
 
 class CustomLogWriter:
-    """Turns custom logs into frames of the spool. Loads prices with the first log."""
+    """Converts custom logs to frames of the record spool. Loads the prices with the first log."""
 
     def __init__(self, settings: Settings, calculator: CostCalculator) -> None:
-        """Stores the settings, the maximum size of a stored body, and the prices."""
+        """Stores the maximum size of a stored body, and the calculator of costs."""
         self._max_body_bytes = settings.records.body_bytes
         self._calculator = calculator
         self._reader: engine.BatchRecorder | None = None
@@ -267,7 +270,8 @@ class CustomLogWriter:
                 return {"ai_org": slug}
         if host := self._hosts.get(_split_url(request.url).hostname or ""):
             return {"ai_org": host}
-        # The operator may have prices for a provider that the gateway does not know.
+        # A provider that the gateway does not know is recorded by its name, because the operator may have set prices
+        # for it.
         provider = (request.provider or "").strip()
         return {"ai_org": "" if provider.startswith("@") else provider.lower()}
 
@@ -279,7 +283,7 @@ class CustomLogWriter:
             self._slugs = frozenset(row["slug"] for row in rows)
 
     def _read_usage(self, record_id: str, moment: int, model: str, item: CustomLog) -> dict[str, Any]:
-        """Returns the tokens of a log, if its response has them."""
+        """Returns those fields in `USAGE_FIELDS` that the response of a log provides."""
         entry = {
             "id": record_id,
             "created_at": moment,
@@ -303,7 +307,7 @@ class CustomLogWriter:
     def _add_costs(
         self, records: list[dict[str, Any]], identities: list[LogIdentity], prices: Mapping[str, SavedPrices]
     ) -> None:
-        """Adds the cost of records with tokens; it is null if no price is known."""
+        """Adds the cost to records with token counts. The cost is null if no price is known."""
         used = [
             (record, identity.started_at)
             for record, identity in zip(records, identities, strict=True)
@@ -326,7 +330,7 @@ class CustomLogWriter:
         try:
             costs = self._calculator.compute_costs(requests)
         except PenstockError as error:
-            # The logs are worth more than their costs, which re-rating can add.
+            # Stores the logs without costs, because re-rating can add these later.
             log.error("the costs of custom logs are not known: %s", error)  # noqa: TRY400 - the problems say it all
             costs = [None] * len(used)
         for (record, _), cost in zip(used, costs, strict=True):
@@ -337,7 +341,9 @@ class CustomLogWriter:
 
 
 def list_provider_names(request: CustomRequest) -> list[str]:
-    """Returns the names of providers in a custom log, without a leading `@`: its field, then its headers."""
+    """Returns the provider names in a custom log, without a leading `@`: first that in the field `provider`, then those
+    in headers.
+    """
     headers = request.headers or {}
     named_items = [
         request.provider,
@@ -369,7 +375,7 @@ def mask_url(url: str) -> str:
 
 
 def _split_url(url: str) -> SplitResult:
-    """Splits a URL; one that is not valid has no parts."""
+    """Splits a URL. All parts of an invalid URL are empty."""
     try:
         return urlsplit(url)
     except ValueError:

@@ -1,4 +1,6 @@
-"""Limits of metadata that is stored with a key or workspace. Every request carries it, and so does every record."""
+"""Limits of the metadata that is stored with an API key or workspace. The gateway adds it to all requests of the key or
+workspace, and to their records.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from penstock.schemas import field_error
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# The engine cuts what exceeds these limits (rust/core/src/accounting/record/metadata.rs).
+# The engine cuts metadata beyond these three limits (rust/core/src/accounting/record/metadata.rs).
 MAX_PAIRS = 64
 MAX_KEY_BYTES = 256
 MAX_VALUE_CHARS = 512

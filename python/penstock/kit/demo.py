@@ -1,5 +1,5 @@
-"""Workspace and API key for a first try with the mock provider. The example commands use the key, so that their requests
-are in the console.
+"""Workspace and API key for a first try with the mock provider. The example commands use the key, so that the console
+shows their requests.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ if TYPE_CHECKING:
 
 DEMO_NAME = "Demo"
 DEMO_SOURCE = "demo"
-# Command that the audit log names.
+# Command that audit log entries name as the origin of a change.
 DEMO_COMMAND = "penstock serve --mock"
 
 
 async def issue_demo_key(database: Database, prefix: str = "") -> str:
-    """Creates the demo workspace if it does not exist, and gives its key a new value, which it returns.
+    """Creates the demo workspace if it does not exist. Gives its API key a new value, and returns this value.
 
-    The value is not stored, so each start issues another one; the previous value stops working.
+    The store has only a digest of the value. Each start therefore issues a new value, and the previous one stops
+    working.
     """
     text = generate_key(prefix)
     async with database.write_transaction() as connection:

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
     from penstock.settings.routing import TargetLimits
 
-# Longest time for the engine to validate a document.
+# Maximum time in which the engine validates a document, with the wait for a slot.
 MAX_VALIDATION_SECONDS = 10
-# Validations at once: of all, of an organisation, and of one of its workspaces or users.
+# Maximum numbers of validations at once: in total, per organisation, and per workspace or user.
 VALIDATION_SLOTS = (8, 6, 2)
 
 _validations = CostlyWork("validation", VALIDATION_SLOTS, MAX_VALIDATION_SECONDS)
@@ -27,8 +27,8 @@ _validations = CostlyWork("validation", VALIDATION_SLOTS, MAX_VALIDATION_SECONDS
 async def validate_document(
     kind: str, document: Mapping[str, Any], field: str = "", limits: TargetLimits | None = None
 ) -> None:
-    """Validates a config or a guardrail. Raises `InvalidError` with all problems; `field` is the field of the request
-    that has the document, or empty if the request is the document.
+    """Validates a config or a guardrail. Raises `InvalidError` with all problems. `field` is the request field that
+    contains the document; it is empty if the body is the document.
     """
     try:
         await check_in_engine(kind, document, limits)
@@ -44,9 +44,9 @@ async def validate_document(
 
 
 async def check_in_engine(kind: str, document: Mapping[str, Any], limits: TargetLimits | None = None) -> None:
-    """Checks a document in the engine. Raises `EngineError` with all problems, `TimeoutError` if that takes too long, and
-    `UnavailableError` if other validations hold all slots of the caller.
+    """Checks a document in the engine. Raises `EngineError` with all problems, `TimeoutError` if that takes too long,
+    and `UnavailableError` if other validations occupy all slots of the caller's tenant.
 
-    Runs on another thread, because a large document takes long and other requests would wait.
+    Runs on another thread: a large document takes long, and other requests would have to wait.
     """
     await _validations.run(engine.check, kind, msgspec.json.encode(document), limits)

@@ -29,7 +29,8 @@ async def resolve_guardrails(
     session: TenantSession, path: str, keys: Sequence[str], workspace_id: str | None
 ) -> list[str]:
     """Returns the ids of the guardrails that a field names by id or slug, each once. Rejects guardrails that do not
-    exist, are archived, or belong to another workspace. Without a workspace, only those of the organisation are accepted.
+    exist, are archived, or belong to another workspace. Without `workspace_id`, accepts only guardrails of the
+    organisation.
     """
     if not keys:
         return []
@@ -52,13 +53,15 @@ async def resolve_guardrails(
 
 
 async def find_slugs(session: TenantSession, ids: Iterable[str]) -> dict[str, str]:
-    """Returns the slugs of guardrails by id. Guardrails that were deleted with their workspace have none."""
+    """Returns the slugs of guardrails by id. Omits guardrails that were deleted with their workspace."""
     rows = await session.organisation().find_all(guardrails, set(ids))
     return {row["id"]: row["slug"] for row in rows.values()}
 
 
 async def find_users(session: TenantSession, row: Row) -> list[tuple[str, Reference]]:
-    """Returns the configs and defaults that use a guardrail, each with its key in `VISIBLE_WITH`."""
+    """Returns the configs, and the default settings of workspaces and the organisation, that use the guardrail `row`.
+    Each comes with its key in `references.VISIBLE_WITH`.
+    """
     tenant = session.organisation()
     target_workspace = row["workspace_id"]
     users: list[tuple[str, Reference]] = []
@@ -98,7 +101,7 @@ def iter_guardrails(config: object, path: str) -> Iterator[tuple[str, str]]:
         return
     table = cast("dict[str, object]", config)
     for name in sorted(CONFIG_FIELDS & table.keys()):
-        # Objects in these lists are guardrails of the config itself.
+        # Skips objects in these lists: they are guardrails that the config defines itself.
         yield from ((f"{path}.{name}", item) for item in _as_list(table[name]) if isinstance(item, str))
     for index, target in enumerate(_as_list(table.get("targets"))):
         yield from iter_guardrails(target, f"{path}.targets[{index}]")

@@ -1,5 +1,5 @@
-"""Guardrails as the engine reads them, and which apply by default. The start of the gateway imports this without the
-framework of the routes.
+"""Guardrails in the form that the engine reads, and the selection of default guardrails. Does not import the web
+framework, so that the start of the gateway does not load it.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ if TYPE_CHECKING:
 
 JsonObject = dict[str, Any]
 ACTIVE, ARCHIVED = "active", "archived"
-# Keys of `defaults`, in settings of workspaces and the organisation, that list guardrails of all requests or responses.
+# Keys of `defaults` in the settings of workspaces and organisations: default guardrails of requests, and of responses.
 DEFAULT_FIELDS = ("input_guardrails", "output_guardrails")
-# Settings field of the organisation with the workspaces that each kind of its defaults does not apply to.
+# Settings field of an organisation: for each of `DEFAULT_FIELDS`, the workspaces that its default guardrails do not
+# apply to.
 EXCLUSIONS = "guardrail_exclusions"
 
 
 def to_engine_document(checks: Sequence[JsonObject], actions: JsonObject) -> JsonObject:
-    """Returns checks and actions as the engine reads them. `checks` have their credentials."""
+    """Returns a guardrail in the form that the engine reads. `checks` must contain their credentials in clear text."""
     return {"checks": [_to_engine_check(check) for check in checks], "actions": actions}
 
 
@@ -28,8 +29,9 @@ def _to_engine_check(check: JsonObject) -> JsonObject:
 
 
 def effective_defaults(workspace: Mapping[str, Any], above: Mapping[str, Any], name: str) -> list[str]:
-    """Returns the ids of the guardrails that apply to all requests of a workspace: those of the organisation, unless
-    the workspace is excluded from them, and then its own. `above` has the settings of the organisation.
+    """Returns the ids of a workspace's default guardrails of the kind `name`, one of `DEFAULT_FIELDS`. The
+    organisation's come first, unless it excludes the workspace; then the workspace's own. `above` has the settings of
+    the organisation.
     """
     is_excluded = workspace["id"] in above.get(EXCLUSIONS, {}).get(name, ())
     inherited: list[str] = [] if is_excluded else above.get("defaults", {}).get(name) or []

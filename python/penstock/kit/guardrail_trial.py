@@ -20,11 +20,14 @@ if TYPE_CHECKING:
     from penstock.settings import Settings
 
 MAX_TEXT_CHARS = 1_000_000
-# Trials at once: of all, of an organisation, and of one of its workspaces or users. A check may wait for another host.
+# Maximum numbers of trials at once: in total, per organisation, and per workspace or user. They are low, because a
+# check may wait for another host.
 TRIAL_SLOTS = (8, 6, 2)
-# Time limit of a trial, with its wait for a slot. The edge waits 30 seconds for the management API.
+# Time limit of a trial, with its wait for a slot. Less than the 30 seconds that the edge worker waits for the
+# management API.
 MAX_TRIAL_SECONDS = 20
-# Levels of objects and lists in a body. The engine reads 128 levels, and adds one for the subject.
+# Maximum nesting of objects and lists in a body. The engine reads 128 levels, and the subject of the trial adds a level
+# around the body.
 MAX_BODY_DEPTH = 126
 
 _trials = CostlyWork("guardrail-trial", TRIAL_SLOTS, MAX_TRIAL_SECONDS)
@@ -82,8 +85,8 @@ class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def run_trial(settings: Settings, content: kit.Content, trial: TrialRequest, slug: str = "") -> TrialResult:
-    """Runs a guardrail. Raises `InvalidError` if it cannot be used, if the subject is not valid, or if it takes too
-    long.
+    """Runs a guardrail. Raises `InvalidError` if the guardrail cannot be used, if the subject is not valid, or if the
+    run takes too long.
 
     Raises `UnavailableError` if too many other trials run.
     """

@@ -1,5 +1,5 @@
-"""Warnings about guardrails that are saved, but will not do what they say: actions that exclude each other, and models of
-providers that do not exist.
+"""Warnings about saved guardrails that will not work as configured: their actions exclude each other, or their models
+belong to providers that do not exist.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ NEVER_DENIES = "an asynchronous guardrail never denies, so `deny` has no effect;
 async def find_warnings(
     session: TenantSession, workspace_id: str | None, content: Content
 ) -> list[MissingProvider] | UnsetType:
-    """Returns what will not work in a guardrail; UNSET if there is nothing. The models of a guardrail of the organisation
-    are those of each workspace that uses it, so they are not looked up.
+    """Returns a warning for each part of a guardrail that will not work; UNSET if there is none. Does not look up the
+    models of the organisation's guardrails, because each workspace that uses one has its own providers.
     """
     warnings: list[MissingProvider] = []
     if content.actions.get("async") and content.actions.get("deny"):

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 GUARDRAILS = Resource("guardrails", guardrails, publishes=True, unlisted=frozenset({"checks", "actions", "sealed"}))
 MAX_CHECKS = 50
 MAX_CREDENTIALS = 1000
-# Number of recent versions that are searched for the credential behind a mask.
+# Maximum number of recent versions in which the credential behind a mask is searched.
 MAX_SEARCHED_VERSIONS = 50
-# Versions of an object that has none yet.
+# Stored checks of a guardrail that is not saved yet.
 NO_CHECKS = SplitDocument([], {})
 
 _Metadata = Annotated[dict[str, Any], Meta(max_length=64)]
@@ -140,20 +140,20 @@ OptionalActions = Annotated[
 
 
 class Content(msgspec.Struct, frozen=True):
-    """Checks and actions as they are stored: credentials are apart from the checks."""
+    """Checks and actions of a guardrail in their stored form: the credentials are separate from the checks."""
 
     checks: SplitDocument
     actions: JsonObject
 
     def is_same(self, other: Content) -> bool:
-        """Returns true if a version with this content would repeat the other one."""
+        """Returns true if both contents are the same, so that a new version would only repeat the other one."""
         same_actions = msgspec.json.encode(self.actions) == msgspec.json.encode(other.actions)
         return same_actions and config_credentials.is_same_document(self.checks, other.checks)
 
 
 def require_either_scope(verb: str) -> RequireScopes:
-    """Returns a guard that accepts the scope for workspaces or for the organisation. The row decides later which one is
-    required.
+    """Returns a guard that accepts a caller with the scope for workspaces or for the organisation. The route later
+    checks which of them the row requires.
     """
     return require_scopes(scope_for_verb(None, verb), scope_for_verb("some", verb))
 
@@ -216,8 +216,9 @@ async def make_content(
     older: Sequence[SplitDocument] = (),
     shared: SharedCredentials | None = None,
 ) -> Content:
-    """Validates checks and actions. Replaces masks by the credentials of `before`, or of older versions. `shared` are
-    the credentials of partners that the organisation holds; they are not stored with the checks.
+    """Validates checks and actions. Replaces masks by the credentials of the stored checks `before`, or of `older`
+    versions. `shared` are the organisation's credentials for partners. They are used for the validation and not stored
+    with the checks.
     """
     restored = guardrail_credentials.restore_masks(checks, before, older)
     shared = shared or {}
@@ -237,19 +238,21 @@ async def make_content(
 
 
 def asks_models(content: Content) -> bool:
-    """Returns true if an enabled check asks a model of a saved provider."""
+    """Returns true if an enabled check sends requests to a model of a saved provider."""
     return any(check.get("is_enabled", True) and "model" in check["parameters"] for check in content.checks.masked)
 
 
 async def open_content(session: TenantSession, content: Row, holder: Row) -> Content:
-    """Returns the content of a guardrail or of one of its versions, with the credentials that `holder` has sealed."""
+    """Returns the content of a guardrail or of one of its versions, with its credentials, which the row `holder` has
+    encrypted in `sealed`.
+    """
     sealed = holder["sealed"]
     secrets = config_credentials.decode_secrets(await session.open(sealed, holder["id"])) if sealed else {}
     return Content(SplitDocument(content["checks"], secrets), content["actions"])
 
 
 def complete_content(content: Content, shared: SharedCredentials) -> Content:
-    """Returns the content with all credentials in its checks, for a trial. It must not be stored."""
+    """Returns the content with all credentials in clear text, for a trial. The result must not be stored."""
     checks = config_credentials.join_credentials(content.checks)
     return Content(SplitDocument(partner_credentials.fill_credentials(checks, shared), {}), content.actions)
 
@@ -266,7 +269,7 @@ async def seal_content(session: TenantSession, owner: str, content: Content) -> 
 
 
 async def save_version(session: TenantSession, row: Row, content: Content) -> None:
-    """Stores the content of a guardrail as the version that the row names."""
+    """Stores the content of a guardrail as a version with the id in the row's `version_id`."""
     stored = {name: row[name] for name in ("name", "checks", "actions", "last_updated_at")}
     secrets = content.checks.secrets
     hidden = config_credentials.encode_secrets(secrets) if secrets else None

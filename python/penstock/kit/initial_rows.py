@@ -1,5 +1,5 @@
-"""Rows of a workspace and of an API key that the gateway itself creates: when it creates the store, replaces the admin
-key, or starts with the mock provider.
+"""Rows of a workspace and of an API key that the gateway itself creates. It does so when it creates the store, replaces
+the admin key, or starts with the mock provider.
 """
 
 from __future__ import annotations
@@ -27,21 +27,23 @@ TableRow = tuple["Table", dict[str, Any]]
 
 
 class KeyRows(NamedTuple):
-    """An API key, and the digest by which it is found."""
+    """Rows of an API key, and of the digest by which the gateway finds the key."""
 
     key: dict[str, Any]
     digest: dict[str, Any]
 
     @property
     def inserts(self) -> list[TableRow]:
-        """Returns both rows with their tables, in an order in which they can be inserted."""
+        """Returns both rows with their tables. The key comes first, because the digest refers to it."""
         return [(api_keys, self.key), (key_digests, self.digest)]
 
 
 def build_workspace_rows(
     organisation_id: str, name: str, owner_id: str | None, *, source: str, is_default: bool
 ) -> list[TableRow]:
-    """Returns a workspace, its owner as a member, and what each workspace has for its prompts; the workspace first."""
+    """Returns the rows of a new workspace: the workspace itself, its owner as a member, and the initial collection and
+    labels for prompts. The workspace comes first.
+    """
     moment = now()
     common: dict[str, Any] = {"organisation_id": organisation_id, "created_at": moment, "last_updated_at": moment}
     workspace: dict[str, Any] = {
@@ -70,9 +72,9 @@ def build_workspace_rows(
 
 
 def build_key_rows(text: str, before: Row | None = None, **columns: Any) -> KeyRows:  # noqa: ANN401 - columns of a table
-    """Returns the rows of a key with this text: the key and its digest. An existing key keeps its id and creation time.
+    """Returns the rows of an API key with the secret `text`. An existing key, `before`, keeps its id and creation time.
 
-    `columns` need the organisation, name, type and scopes.
+    `columns` must contain the organisation, name, type and scopes.
     """
     moment = now()
     key: dict[str, Any] = {
@@ -90,7 +92,7 @@ def build_key_rows(text: str, before: Row | None = None, **columns: Any) -> KeyR
 
 
 async def save_key(tenant: TenantStore, before: Row | None, rows: KeyRows, *, command: str, resource: str) -> None:
-    """Inserts a key, or updates it and ends its previous text; writes the audit row."""
+    """Inserts a key, or updates the key `before` and deletes its previous digest. Writes the audit row."""
     key_id, row = rows.key["id"], rows.key
     if before:
         row = {**row, "last_rotated_at": now()}
@@ -107,7 +109,7 @@ async def save_key(tenant: TenantStore, before: Row | None, rows: KeyRows, *, co
 async def write_operator_audit(
     tenant: TenantStore, caller_id: str, command: str, action: str, change: tuple[Row | None, Row | None]
 ) -> None:
-    """Writes the audit row of a change that a command on the gateway's machine made."""
+    """Writes the audit row of a change by a command of the operator."""
     caller = Caller(id=caller_id, type="operator", organisation_id=tenant.organisation_id)
     await write_audit_rows(tenant, caller, RequestInfo("POST", command, "", new_id(), ""), action, [change])
 

@@ -1,4 +1,6 @@
-"""Usage with which a new budget begins. Budgets that move over from another gateway go on with what was spent there."""
+"""Initial usage of a new budget. A budget that moves from another gateway continues with the amount that was spent
+there.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
     from penstock.kit.tenant_session import TenantSession
 
-# The ledger counts nano-dollars in 64 bits.
+# Maximum initial usage. The usage ledger counts nano-dollars in 64-bit integers.
 MAX_DOLLARS = 9_000_000_000
 Dollars = Annotated[int, Meta(ge=0, le=MAX_DOLLARS)] | Annotated[float, Meta(ge=0, le=MAX_DOLLARS)]
 InitialUsageField = Annotated[
@@ -31,17 +33,19 @@ InitialUsageField = Annotated[
 
 
 def check_initial_usage(dollars: float | None, usage_limits: Any) -> None:  # noqa: ANN401 - one limit, several, or none
-    """Raises `InvalidError` if there is no limit of cost for the initial usage."""
+    """Raises `InvalidError` if there is initial usage, but no usage limit or one that does not count cost."""
     kinds = {limit.get("type") or DEFAULT_USAGE_TYPE for limit in list_limits(usage_limits)}
     if dollars and kinds != {"cost"}:
         raise field_error("initial_usage", "needs usage_limits of the type cost; add them, or leave initial_usage out")
 
 
 async def store_initial_usage(session: TenantSession, kind: str, row: Mapping[str, Any], dollars: float | None) -> None:
-    """Adds the initial usage of a new row to the ledger. `kind` is that of the limit's owner."""
+    """Adds the initial usage of a new row with usage limits to the usage ledger. `kind` is the `LimitOwner.kind` of the
+    row.
+    """
     if not dollars:
         return
-    # The counters of the data plane saw no request of it, so it counts as a correction.
+    # The ledger also counts the amount as a correction, because no request added it to the counters of the data plane.
     amount = to_units("cost", dollars)
     for rule in embedded_rules(LimitOwner(kind, row["id"], ""), {**row, "rate_limits": None}):
         entry = {"limit_id": rule["id"], "value_key": "", "period_start": rule["period"]["start"], "measure": "cost"}

@@ -42,8 +42,8 @@ class GlobalAccessResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def to_stored_access(fields: GlobalAccess, before: Mapping[str, Any], *, provides: bool) -> dict[str, Any]:
-    """Returns the stored form of the access of all workspaces. `provides` is true if each new workspace gets a
-    provider.
+    """Returns the stored form of the access for all workspaces without their own setting. `provides` is true if each
+    new workspace gets a provider.
     """
     limited = check_workspace_limits(fields, "global_workspace_access.", rates_at_most=1, before=before, any_alert=True)
     resets = {"last_reset_at": before["last_reset_at"]} if before.get("last_reset_at") else {}

@@ -1,4 +1,6 @@
-"""Limits of workspaces at integrations of their organisation: those of their own access, or else those of all workspaces."""
+"""Limits of workspaces that use integrations of their organisation. A workspace without its own access setting has the
+limits of all workspaces.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ ACCESS_COLUMNS = ("usage_limits", "rate_limits", "last_reset_at", "created_at")
 
 
 class IntegrationAccess(NamedTuple):
-    """Use of an integration by a workspace. `limits` has the columns of a row with limits."""
+    """Use of an integration by a workspace. `limits` has the columns of a row with limits, as `embedded_rules` reads
+    them.
+    """
 
     integration_id: str
     slug: str
@@ -27,8 +31,8 @@ class IntegrationAccess(NamedTuple):
 
 
 async def list_accesses(connection: AsyncConnection, *conditions: ColumnElement[bool]) -> list[IntegrationAccess]:
-    """Returns the uses of integrations of an organisation by active workspaces. Conditions may refer to
-    `providers.c.workspace_id`.
+    """Returns an entry for each integration of the organisation and each active workspace that has a provider for it.
+    `conditions` may refer to `providers.c.workspace_id`.
     """
     own, access = integrations.c, integration_workspaces.c
     uses = (

@@ -106,7 +106,7 @@ async def mark_changed(session: TenantSession, row: Row) -> None:
     """
     org_session = session.organisation()
     await org_session.check_precondition(integrations, row)
-    # Always later than before, or two changes within one millisecond would look like one.
+    # The new time must be later than the old one, or two changes within one millisecond would look like one.
     await org_session.update(integrations, row["id"], {"last_updated_at": max(now(), row["last_updated_at"] + 1)})
 
 
@@ -135,7 +135,7 @@ async def _remove_with_details(org_session: TenantSession, row: Row) -> None:
 
 
 async def remove_owned(session: TenantSession) -> None:
-    """Removes the integrations that a workspace owns; its providers are already removed."""
+    """Removes the integrations that a workspace owns. The calling code has already removed its providers."""
     for row in await session.fetch_rows(select(integrations), integrations):
         await _remove_with_details(session.organisation(), row)
 
@@ -167,8 +167,8 @@ def find_warnings(row: Mapping[str, Any], trusted_hosts: Sequence[str]) -> list[
 
 
 async def seal_key(session: TenantSession, owner: str, key: str, row: Row | None = None) -> dict[str, Any]:
-    """Encrypts a credential and returns the columns to store. An empty credential clears the columns; a masked one
-    leaves them unchanged.
+    """Encrypts a credential and returns the columns to store. An empty credential clears the columns. A credential that
+    equals the stored mask leaves them unchanged.
     """
     if row is not None and key == row["masked_key"]:
         return {}
@@ -185,8 +185,9 @@ async def seal_key(session: TenantSession, owner: str, key: str, row: Row | None
 async def reject_moved_credentials(
     session: TenantSession, row: Row, change: Mapping[str, Any], configurations: str, sent: Mapping[str, Any] | None
 ) -> None:
-    """Rejects a change that would send stored credentials to another destination, unless they are sent anew, even
-    by the user who gave them. `configurations` is the name of their field, `sent` its value in the request.
+    """Rejects a change that would send stored credentials to another destination, unless the request contains these
+    credentials. This also applies to the user who supplied them. `configurations` is the name of the options field, and
+    `sent` its value in the request.
     """
     _reject_mapped_hosts({**row, **change})
     is_moved = forms.has_new_destination(_options_with_mappings(row), _options_with_mappings({**row, **change}))
@@ -229,8 +230,8 @@ async def reject_exposed_secrets(
     allowed_mappings: Collection[Mapping[str, Any]] = (),
     row: Row | None = None,
 ) -> None:
-    """Rejects sending secrets of a secret manager to a host outside the provider. Mappings in `allowed_mappings` may already go
-    there.
+    """Rejects mappings that would send secrets of a secret manager to a host outside the provider. Mappings in
+    `allowed_mappings` are accepted, because their secrets already go there.
     """
     _reject_mapped_hosts(values)
     host_fields = forms.untrusted_host_fields(_options_with_mappings(values))
@@ -254,7 +255,7 @@ async def reject_foreign_host(
     sent: SentCredentials,
 ) -> None:
     """Rejects a model's custom host if it is a new destination for credentials of its integration, unless the request
-    contains them.
+    contains them. `bound` are hosts that already get these credentials.
     """
     if host is None:
         return
@@ -315,8 +316,8 @@ async def open_secrets(session: TenantSession, row: Row) -> dict[str, Any]:
 
 
 async def find_integration(session: TenantSession, key: str) -> Row | None:
-    """Returns an integration that the session may use, or `None`: one of its workspace or a shared one, but none of a
-    virtual key.
+    """Returns the integration with this id or slug if the session's workspaces own or may use it, or else `None`.
+    Ignores integrations that belong to a virtual key.
     """
     query = select_by_id_or_slug(integrations, key).where(
         *visible_conditions(session.workspace_ids), ~integrations.c.brought_along
@@ -334,16 +335,16 @@ async def get_integration(session: TenantSession, key: str, verb: str) -> Row:
     session.set_requested_row(integrations, row)
     is_allowed = [scope_for_verb(row["workspace_id"], verb)]
     if verb == "read":
-        # A caller that may read the integrations of a workspace may also read the shared ones that the workspace can
-        # use.
+        # A caller that may read the integrations of a workspace may also read the organisation's integrations that the
+        # workspace can use.
         is_allowed.append(f"workspace_integrations.{verb}")
     session.require_any_scope(*is_allowed)
     return row
 
 
 def require_either_scope(verb: str) -> RequireScopes:
-    """Returns a guard that accepts the scope for workspaces or for the organisation. The row decides later which one is
-    required.
+    """Returns a guard that accepts a caller with the scope for workspaces or for the organisation. The route later
+    checks which of them the row requires.
     """
     return require_scopes(scope_for_verb("", verb), scope_for_verb("some", verb))
 
@@ -354,8 +355,8 @@ def scope_for_verb(workspace_id: str | None, verb: str) -> str:
 
 
 def visible_conditions(workspace_ids: frozenset[str] | None) -> list[ColumnElement[bool]]:
-    """Returns SQL conditions for the integrations that these workspaces can see. The organisation sees all, so it gets
-    none.
+    """Returns SQL conditions for the integrations that these workspaces can see. `None` stands for the whole
+    organisation, which sees all, so there are no conditions.
     """
     if workspace_ids is None:
         return []
@@ -368,8 +369,8 @@ def visible_conditions(workspace_ids: frozenset[str] | None) -> list[ColumnEleme
 
 
 def usable_condition(workspace_id: str | ColumnElement[str]) -> ColumnElement[bool]:
-    """Returns the SQL condition for integrations that a workspace may use: its own, those opened to it, and those open
-    to all.
+    """Returns the SQL condition for integrations that a workspace may use: its own, and those enabled for it. Without a
+    setting for this workspace, the setting for all workspaces applies.
     """
     access_query = (
         select(integration_workspaces.c.enabled)
@@ -386,8 +387,9 @@ def usable_condition(workspace_id: str | ColumnElement[str]) -> ColumnElement[bo
 
 
 async def find_free_slug(session: TenantSession, requested: str, workspace_id: str | None = None) -> str:
-    """Returns the wanted slug, or one with a random suffix if a provider of the workspace has it already, or of any
-    workspace if none is given. A key of the organisation finds a row by a slug only if one workspace has it.
+    """Returns the requested slug, with a random suffix if a provider of the workspace already has it. Without
+    `workspace_id`, looks in all workspaces: a key of the organisation finds a provider by slug only if the slug is
+    unique.
     """
     free = requested
     while await _is_slug_used(session, free, workspace_id):
@@ -403,7 +405,7 @@ def slug_from_name(name: str) -> str:
 async def create_missing_providers(
     session: TenantSession, row: Row, workspace_ids: Sequence[str], requested: str | None
 ) -> None:
-    """Creates a provider for the integration in each workspace that has none. Its slug is `wanted`, or else derived
+    """Creates a provider for the integration in each workspace that has none. Its slug is `requested`, or else derived
     from the integration.
     """
     org_session = session.organisation()

@@ -42,12 +42,12 @@ def create_link() -> tuple[str, dict[str, Any]]:
 
 
 def invite_status(row: Row) -> str:
-    """Returns the status of an invitation; a pending one that is past its end is `expired`."""
+    """Returns the status of an invitation. A pending invitation whose expiry has passed is `expired`."""
     return "expired" if row["status"] == "pending" and row["expires_at"] <= now() else row["status"]
 
 
 async def find_by_token(connection: AsyncConnection, token: str) -> Row:
-    """Returns the invitation of a link, which may no longer be open; raises NotFoundError if there is none."""
+    """Returns the invitation of a link, in any status; raises NotFoundError if there is none."""
     rows = await connection.execute(select(invites).where(invites.c.sha256 == sha256_hex(token)))
     row = cast("Row | None", rows.mappings().first())
     if row is None:
@@ -68,8 +68,8 @@ def _not_open_error() -> NotFoundError:
 
 
 async def reject_existing_user(session: TenantSession, email: str) -> Row | None:
-    """Rejects a user who has a password, because a link must not replace it. Returns the user without a password, or
-    `None`.
+    """Raises ConflictError if the user with this address has a password, because an invitation must not replace it.
+    Returns a user without a password, or `None` if there is no user.
     """
     user = await session.fetch_first(select(users).where(users.c.email == email), users)
     if user and user["password"]:
@@ -78,8 +78,8 @@ async def reject_existing_user(session: TenantSession, email: str) -> Row | None
 
 
 async def cancel_invites_of(session: TenantSession, user_id: str) -> None:
-    """Cancels the open invitations that a user who lost rights sent, also with an API key, because their links would
-    still grant these rights.
+    """Cancels the open invitations that a user sent, directly or with an API key. Called when the user loses rights,
+    because the links would still grant them.
     """
     org_session = session.organisation()
     is_senders = or_(invites.c.invited_by == user_id, keys.has_holder(invites.c.holders, user_id))
@@ -89,14 +89,14 @@ async def cancel_invites_of(session: TenantSession, user_id: str) -> None:
 
 
 def invite_caller(row: Row) -> Caller:
-    """Returns the caller that accepts an invitation; it has no scopes."""
+    """Returns the caller as which an invitation is accepted. It has no scopes."""
     return Caller(id=row["id"], type="invite", organisation_id=row["organisation_id"])
 
 
 async def accept_invite(
     session: TenantSession, invite: Row, person: dict[str, Any]
 ) -> tuple[Row, list[CreatedUserKey]]:
-    """Creates the user, adds it to the workspaces, and creates the keys that were promised."""
+    """Creates the user, adds them to the workspaces, and creates the API keys that the invitation promises."""
     existing = await reject_existing_user(session, invite["email"])
     if existing:
         user = await members.USER_RESOURCE.update(session, existing, person)
@@ -122,14 +122,15 @@ async def _join_workspace(
     member_fields = {"workspace_id": workspace["id"], "user_id": user["id"]}
     if await members.find_member(session, workspace["id"], user["id"]) is None:
         await members.add_member(session, {**member_fields, "role": membership["role"]})
-    # A user who was a member before may already have keys.
+    # A user who was a member before may already have the maximum number of keys.
     if not await keys.can_add_key(session, workspace["id"], user["id"]):
         return []
     if (details := key_details(invite))["scopes"]:
         name = details.get("name") or "key of an invitation"
         settings = _key_settings(details)
         if "expires_at" in settings:
-            # A rule that is stricter since the invitation must not keep the person out.
+            # If the rule became stricter since the invitation, the key expires earlier, instead of an error that locks
+            # the user out.
             settings["expires_at"] = await keys.cap_expiry(session, workspace["id"], settings["expires_at"])
         created = await keys.create_user_key(session, workspace, user["id"], details["scopes"], name, settings)
     else:
@@ -144,7 +145,7 @@ def key_details(invite: Row) -> dict[str, Any]:
 
 
 def _key_settings(details: dict[str, Any]) -> dict[str, Any]:
-    """Returns the column values of a promised key."""
+    """Returns the expiry and metadata of a promised key as column values."""
     expiry, metadata = details.get("expiry"), details.get("metadata")
     end = {"expires_at": to_milliseconds(datetime.fromisoformat(expiry))} if expiry else {}
     return {**end, **({"defaults": {"metadata": metadata}} if metadata else {})}

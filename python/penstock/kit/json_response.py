@@ -1,5 +1,5 @@
-"""JSON response of management routes. Encoded in one step, because most responses have no cookies and only default
-headers.
+"""JSON response of management routes. It avoids the framework's general encoding, because most responses have no
+cookies and only default headers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ class JsonResponse(Response[Any]):
     """Response of a route that returned a plain value instead of a `Response`."""
 
     def to_asgi_response(self, *args: Any, **requested: Any) -> Any:  # noqa: ANN401 - the framework's own has ten arguments
-        """Encodes the value as JSON. Any other response takes the framework's slower path, which handles all cases."""
+        """Encodes the value as JSON. A response with headers, cookies or another media type takes the framework's
+        slower path.
+        """
         status = self.status_code
         more = requested.get("headers") or requested.get("cookies") or self.media_type not in {None, MediaType.JSON}
         if more or status is None or status == NO_CONTENT:
@@ -51,10 +53,10 @@ def _json_asgi_app(status: int, body: bytes) -> ASGIApp:
 
 
 def _response_etag(state: str, body: bytes) -> str:
-    """Returns the entity tag of a response: the state of its row, which If-Match compares, then a dot and a hash of the
+    """Returns the entity tag of a response: the hash of its row, which If-Match compares, then a dot and a hash of the
     body.
 
-    The body contains more than the row, such as members, related rows and times.
+    The second hash is needed because the body contains more than the row, such as members, related rows and times.
     """
     return f'{state[:-1]}.{short_hash(body)}"'
 

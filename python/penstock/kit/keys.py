@@ -30,20 +30,21 @@ if TYPE_CHECKING:
 KEY_RESOURCES = {
     kind: Resource(f"{kind.replace('-', '_')}_api_keys", api_keys, publishes=True) for kind in SCOPES_BY_KEY_TYPE
 }
-# An organisation key of a user needs the same scopes as the keys of the organisation's services.
+# A caller that manages organisation keys of users needs the same scopes as for the organisation's service keys.
 KEY_RESOURCES["organisation-user"] = Resource("organisation_service_api_keys", api_keys, publishes=True)
 
-# Limit columns of a key without limits.
+# Column values of a key without limits, expiry and defaults.
 UNLIMITED_COLUMNS: dict[str, Any] = {"usage_limits": None, "rate_limits": None, "expires_at": None, "defaults": {}}
 
 
 async def store_digest(
     session: TenantSession, key_id: str, secret: str, sealed: str | None = None, digest: str | None = None
 ) -> None:
-    """Stores the digest by which a key is found. `sealed` is the encrypted secret, if a client can still read it.
-    `digest` replaces a secret that only its holder knows.
+    """Stores the digest by which the gateway finds a key. `sealed` is the encrypted secret, if a client must still
+    fetch it. `digest` is used instead of `secret` if only the client knows the secret.
 
-    A secret that is returned now acts on the authority of the caller who receives it, as well as of the key's user.
+    Without `sealed`, the response returns the secret. It is then bound to the users on whose authority the caller acts,
+    and expires when one of them loses access.
     """
     sha256 = digest or sha256_hex(secret)
     row = {"id": new_id(), "api_key_id": key_id, "sha256": sha256, "sealed": sealed, "created_at": now()}
@@ -51,8 +52,8 @@ async def store_digest(
 
 
 async def reject_digest(session: TenantSession, digest: str) -> None:
-    """Rejects the digest of an existing secret, unless the caller is an admin or a key of the organisation and no key
-    has this secret. Others could choose a weak secret, or find out which secrets are in use.
+    """Rejects a digest that a client sends instead of a generated secret, if a key already has it. Also rejects other
+    callers than admins and keys of the organisation: they could choose weak secrets, or find out which are in use.
     """
     if not session.caller.is_organisation_admin or session.caller.workspace_id is not None:
         reason = "is only for admins and keys of the organisation, because the gateway does not know how strong the secret is"
@@ -64,7 +65,7 @@ async def reject_digest(session: TenantSession, digest: str) -> None:
 
 
 def _holder_columns(session: TenantSession) -> dict[str, Any]:
-    """Returns the recipient of a secret: the caller, and the users on whose authority the caller acts."""
+    """Returns columns with the recipient of a secret: the caller, and the users on whose authority it acts."""
     caller = session.caller
     return {"holders": sorted(caller.authorities) or None, "issued_to": caller.actor_id}
 
@@ -77,10 +78,11 @@ def has_holder(column: ColumnElement[Any], user_id: str) -> ColumnElement[bool]:
 async def end_authority(
     session: TenantSession, user_id: str, *conditions: ColumnElement[bool], keeps_service_keys: bool = False
 ) -> None:
-    """Ends all secrets that act on the authority of a user who lost access, of the keys that match the conditions.
+    """Expires the secrets that were issued on the authority of a user who lost access, if their keys match the
+    conditions.
 
-    With `keeps_service_keys` the keys of services stay, on the authority of the caller, who must have their scopes.
-    Raises ForbiddenError if the caller itself acts on the authority of that user.
+    With `keeps_service_keys`, service keys stay valid on the authority of the caller, who must have their scopes. Then
+    raises ForbiddenError if the caller itself acts on the authority of that user.
     """
     caller_authorities = session.caller.authorities
     if keeps_service_keys and user_id in caller_authorities:
@@ -97,7 +99,8 @@ async def end_authority(
     for row in rows:
         if keeps_service_keys and row["type"].endswith("-service"):
             session.check_grantable_scopes(row["scopes"], row["workspace_id"])
-            # Without a holder the key keeps all its rights. Only a caller without a user may cause that.
+            # If no holder is left, no user's rights restrict the key any more. Only a caller without a user can cause
+            # that.
             holders = sorted({*row["holders"], *caller_authorities} - {user_id})
             await org_session.update(key_digests, row["id"], {"holders": holders or None})
         else:
@@ -116,9 +119,9 @@ async def create_user_key(  # noqa: PLR0913 - what a key consists of
     *,
     waits: bool = False,
 ) -> tuple[str, str]:
-    """Creates a key for a user in a workspace; returns its id and secret. `settings` has other columns.
+    """Creates a key for a user in a workspace; returns its id and secret. `settings` has further column values.
 
-    With `waits`, the encrypted secret is stored until the key is rotated.
+    With `waits`, also stores the encrypted secret, which the first rotation of the key returns and deletes.
     """
     secret = session.generate_key()
     config, more = workspace["defaults"].get("user_api_key_config"), settings or {}
@@ -147,7 +150,9 @@ async def create_user_key(  # noqa: PLR0913 - what a key consists of
 async def create_member_key(
     session: TenantSession, workspace: Row, user_id: str, role: str, *, waits: bool = False
 ) -> tuple[str, str] | None:
-    """Creates a key with all scopes of the role for a new member, if the rules of the workspace require it."""
+    """Creates a key with all scopes of the role for a new member. Returns `None` if the rules of the workspace do not
+    create keys automatically, or allow no further key.
+    """
     if not await auto_creates_keys(session, workspace) or not await can_add_key(session, workspace["id"], user_id):
         return None
     flags = roles.non_default_flags(workspace["settings"], await organisation_rules(session))
@@ -179,7 +184,7 @@ async def apply_workspace_rules(
     if before is None and end in {None, own_end}:
         ends = [created_at + seconds * 1000 for seconds in (rules.get("user_api_key_ttl"), longest) if seconds]
         changes["expires_at"] = min([*ends, own_end] if own_end else ends, default=None)
-    # An unchanged value that is sent back is accepted.
+    # Accepts an unchanged expiry that a client sends back.
     elif (
         longest
         and "expires_at" in values
@@ -192,14 +197,14 @@ async def apply_workspace_rules(
         )
     if rules.get("user_key_metadata") and "defaults" in values:
         merged = _merge_metadata(rules, values["defaults"].get("metadata"))
-        # Each part may be within the limits, and both together beyond them.
+        # The metadata of the key and that of the rule may each be within the limits, but not both together.
         check_default_metadata("defaults.metadata", merged)
         changes["defaults"] = {**values["defaults"], "metadata": merged}
     return changes
 
 
 def _merge_metadata(rules: Mapping[str, Any], fields: Mapping[str, str] | None) -> dict[str, str]:
-    """Returns the metadata of a user's key: the given, with that of the rule `user_key_metadata`."""
+    """Returns the metadata of a user's key: `fields`, merged with the metadata of the rule `user_key_metadata`."""
     of_rule: dict[str, str] = rules.get("user_key_metadata") or {}
     fields = fields or {}
     return {**of_rule, **fields} if rules.get("user_key_metadata_override", 1) else {**fields, **of_rule}
@@ -208,7 +213,7 @@ def _merge_metadata(rules: Mapping[str, Any], fields: Mapping[str, str] | None) 
 async def check_promised_key(
     session: TenantSession, workspace_id: str, path: str, end: int | None, metadata: Mapping[str, str] | None
 ) -> None:
-    """Rejects an expiry and metadata of a key that will be created later, if the rules of its workspace forbid them.
+    """Rejects the expiry or metadata of a key that an invitation promises, if the rules of its workspace forbid them.
     `path` is the JSON path of the key's details, and `end` the expiry in Unix milliseconds.
     """
     rules = await effective_rules(session, workspace_id)
@@ -220,7 +225,9 @@ async def check_promised_key(
 
 
 async def cap_expiry(session: TenantSession, workspace_id: str, end: int) -> int:
-    """Returns an expiry that was allowed when a key was promised, cut to what the workspace allows now."""
+    """Returns the expiry of a promised key, reduced to what the workspace allows now. Its rules may be stricter than
+    when the key was promised.
+    """
     longest = (await effective_rules(session, workspace_id)).get("user_api_key_max_ttl")
     return min(end, now() + longest * 1000) if longest else end
 
@@ -246,15 +253,15 @@ async def remove_matching(session: TenantSession, *conditions: ColumnElement[boo
 async def reject_escalation(
     session: TenantSession, fields: Mapping[str, Any], before: Row | None = None, *, resets_usage: bool = False
 ) -> None:
-    """Rejects values that lift the limits, the expiry or the bound config of the calling key, for itself or for another
-    key. `resets_usage` is true if the request resets the usage.
+    """Rejects values with which the calling key would evade its own limits, expiry or bound config. `fields` are those
+    of the calling key itself or of another key. `resets_usage` is true if the request resets the usage.
     """
     if session.caller.is_bound:
         raise ForbiddenError("a token with limits, or with a config that it may not leave, makes and changes no keys")
     holder = await session.organisation().find(api_keys, session.caller.id)
     if holder is None:
-        # The caller is a user or a token. Its scopes come from roles, and a token of no user must not create keys that
-        # outlive it.
+        # The caller is a user or a token, whose scopes come from roles. A token that belongs to no user must not create
+        # keys that expire later than itself.
         ends = {"expires_at": session.caller.ends_at}
         limits.reject_exceeding_limits(
             ends, fields, "would be later than the expiry of the calling token, which belongs to no user"
@@ -276,15 +283,15 @@ async def reject_escalation(
 
 
 async def rotate_key(session: TenantSession, row: Row, transition: int | None) -> tuple[str, int]:
-    """Gives a key a new secret, or returns that of a scheduled rotation. Also returns the expiry of the old secret, in
-    ms.
+    """Gives a key a new secret, or returns the stored secret that no client has fetched yet, such as that of a
+    scheduled rotation. Also returns the expiry of the old secret in Unix milliseconds.
     """
     await session.check_precondition(api_keys, row)
     if transition is not None:
         cadence = await enforced_rotation_days(session, row["type"], row["workspace_id"])
         check_transition_length("key_transition_period_ms", transition, cadence, row["rotation_policy"])
     digests = await _load_digests(session, row["id"])
-    # The newest secret comes first, because an older one that was never returned is about to expire.
+    # Starts with the newest digest, because an older secret that no client fetched is about to expire.
     for waiting in reversed(digests):
         if waiting["sealed"]:
             return await _return_waiting_secret(session, row, waiting, digests)

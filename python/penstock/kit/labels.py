@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from penstock.store.tenant import Row
 
 LABELS = Resource("labels", labels)
-# Versions that labels are on. A change is published with the prompt.
+# Assignments of labels to versions of prompts. A change publishes the prompt to the data plane.
 PROMPT_LABELS = Resource("prompt_labels", prompt_labels, publishes=True)
-# Labels of a workspace, with the universal ones.
+# Maximum number of labels of a workspace, with the universal ones.
 MAX_LABELS = 100
 PUBLISH_SCOPE = "prompts.publish"
 MAX_NAMED_PROMPTS = 5
 
 
 async def reject_too_many(session: TenantSession, workspace_id: str) -> None:
-    """Raises ConflictError if the workspace has as many labels as it may have."""
+    """Raises ConflictError if the workspace already has `MAX_LABELS` labels."""
     count = await session.organisation().count(labels, [labels.c.workspace_id == workspace_id])
     if count >= MAX_LABELS:
         reason = f"has {count} labels; at most {MAX_LABELS} are allowed: delete one first"
@@ -84,7 +84,9 @@ async def list_prompt_labels(session: TenantSession, prompt_ids: Iterable[str]) 
 
 
 async def resolve_label(session: TenantSession, path: str, key: str, workspace_id: str) -> Row:
-    """Returns the label with this id or name in the workspace. Errors name the field `path` of the body."""
+    """Returns the label with this id or name in the workspace. `path` is the body field that contains `key`, for
+    errors.
+    """
     query = select(labels).where(or_(labels.c.id == key, labels.c.name == key), labels.c.workspace_id == workspace_id)
     row = await session.organisation().fetch_first(query.order_by(labels.c.id != key), labels)
     if row is None:
@@ -120,5 +122,5 @@ async def remove_labels(session: TenantSession, prompt: Row, number: int) -> boo
 
 
 def _without_label(row: Row) -> dict[str, Any]:
-    """Returns the columns of `prompt_labels` alone."""
+    """Returns a row of `list_prompt_labels` without the columns of the label."""
     return {column.name: row[column.name] for column in prompt_labels.c}

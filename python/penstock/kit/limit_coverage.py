@@ -1,5 +1,5 @@
-"""Policies that match nothing: their conditions name objects that do not exist or exclude each other, or no request of the
-last days met them.
+"""Search for policies that match no request: their conditions name missing objects, exclude each other, or were met by
+no recent request.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from penstock.kit.tenant_session import TenantSession
     from penstock.store.tenant import Row
 
-# Values that are looked up for one response. Further ones are not checked.
+# Maximum number of condition values that one response looks up. Further values are not checked.
 MAX_LOOKUPS = 50
-# Policies that are compared with logs.
+# Maximum number of policies that one response checks.
 MAX_POLICIES = 200
-# Objects that conditions name: their table, how messages call them, and the scopes that the caller needs to learn whether
-# there is such an object.
+# Condition keys that name objects: the table of the objects, their name in messages, and scopes. A caller needs all of
+# these scopes to learn if an object exists.
 NAMED_OBJECTS: Mapping[str, tuple[Table, str, frozenset[str]]] = {
     "api_key": (
         api_keys,
@@ -44,12 +44,14 @@ NAMED_OBJECTS: Mapping[str, tuple[Table, str, frozenset[str]]] = {
 }
 
 
-# Keys that a request has one value for, under one name.
+# Condition keys for which a request has exactly one value, with only one spelling.
 SINGLE_VALUE_KEYS = frozenset(["endpoint_type", "mcp_server", "mcp_tool", "provider"])
 
 
 class PolicyWarning(NamedTuple):
-    """A reason why a policy may match nothing. `path` is that of the condition's value; empty for the whole policy."""
+    """A reason why a policy may match nothing. `path` is the path of the condition's value; it is empty if the reason
+    is not a single condition.
+    """
 
     policy: Row
     kind: str
@@ -78,15 +80,15 @@ class ReferenceCheck:
 
     @property
     def is_complete(self) -> bool:
-        """False if there were too many values."""
+        """False if the look-ups reached `MAX_LOOKUPS`."""
         return len(self._known) < MAX_LOOKUPS
 
     async def find_warnings(self, policies: Iterable[tuple[str, Row]]) -> list[PolicyWarning]:
-        """Returns a warning for each condition of which no value names an object."""
+        """Returns a warning for each condition whose values all name missing objects."""
         warnings: list[PolicyWarning] = []
         for kind, row in policies:
             for index, condition in enumerate(row["conditions"]):
-                # A condition that excludes an unknown object matches every request.
+                # A condition that excludes a missing object matches every request, so it needs no warning.
                 if condition.get("excludes"):
                     continue
                 values = condition_values(condition["value"])
@@ -124,14 +126,14 @@ class ReferenceCheck:
 
 
 async def find_condition_warnings(session: TenantSession, kind: str, row: Row) -> PolicyWarnings:
-    """Returns why a policy that is saved can match no request; `UNSET` if nothing is known."""
+    """Returns reasons why a saved policy can match no request; `UNSET` if none is found."""
     unknown_objects = await ReferenceCheck(session).find_warnings([(kind, row)])
     warnings = [ConditionWarning(warning.path, warning.message) for warning in unknown_objects]
     return warnings + find_contradictions(row["conditions"]) or UNSET
 
 
 def find_contradictions(conditions: Sequence[Mapping[str, Any]]) -> list[ConditionWarning]:
-    """Returns a warning for each condition that no request can meet together with one before it."""
+    """Returns a warning for each condition that no request can meet together with an earlier condition."""
     warnings: list[ConditionWarning] = []
     for index, condition in enumerate(conditions):
         for earlier in conditions[:index]:
@@ -151,14 +153,17 @@ def _exclude_each_other(earlier: Mapping[str, Any], other: Mapping[str, Any]) ->
     if earlier_excludes != other_excludes:
         required, excluded = (second, first) if earlier_excludes else (first, second)
         return required <= excluded or "*" in excluded
-    # A wildcard may match the same value, and objects have an id and a slug.
+    # Different values may still match the same request if one has a wildcard, or if they are the id and the slug of one
+    # object.
     is_single = key in SINGLE_VALUE_KEYS or key.startswith(METADATA_PREFIX)
     is_literal = not any("*" in value for value in first | second)
     return not earlier_excludes and is_single and is_literal and first.isdisjoint(second)
 
 
 async def find_idle_policies(policies: Sequence[tuple[str, Row]], reader: DemandReader) -> list[PolicyWarning]:
-    """Returns a warning for each policy whose conditions no log meets. The logs must be those of all requests."""
+    """Returns a warning for each policy whose conditions no log meets. `reader` must not be restricted to some
+    requests.
+    """
     checked = [(kind, row, _to_simulation(row)) for kind, row in policies if row.get("target", "llm") == "llm"]
     metadata = sorted({key for _, _, simulation in checked for key in simulation.policy.metadata_keys})
     if len(metadata) > 2 * MAX_METADATA_KEYS:
@@ -178,7 +183,7 @@ async def find_idle_policies(policies: Sequence[tuple[str, Row]], reader: Demand
 
 
 def _object_key(key: str) -> str:
-    """Returns the kind of object that a condition key names. Models name their provider."""
+    """Returns the key in `NAMED_OBJECTS` for a condition key. A condition on a model names its provider."""
     return "virtual_key" if key == "model" else key
 
 

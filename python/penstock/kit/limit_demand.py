@@ -1,4 +1,4 @@
-"""Reads from the logs what proposed limits would count, and adds up the requests that existing limits rejected."""
+"""Reads the logs for a simulation of proposed limits. Also counts the requests that existing limits rejected."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ if TYPE_CHECKING:
     from penstock.kit.log_access import LogAccess
     from penstock.kit.log_service import LogService
 
-# Logs that one request reads, and the seconds that it may take. The edge worker waits 30 seconds.
+# Maximum number of logs that one request reads, and maximum time in which it reads them. The edge worker waits 30
+# seconds.
 MAX_ROWS, MAX_SECONDS = 500_000, 15.0
 # Time range of one query. It is short, because the log store sorts all rows of the range.
 SLICE = timedelta(days=1)
-# Groups and keys that are listed separately.
+# Maximum number of `RefusedGroup` entries in one response.
 MAX_REFUSED_GROUPS = 10_000
 
 
@@ -36,7 +37,9 @@ class DemandReader:
     async def read_pages(
         self, metadata_keys: Sequence[str] = (), *, only_limited: bool = False
     ) -> AsyncIterator[list[dict[str, Any]]]:
-        """Yields pages of rows, with the columns of `engines.demand`. Stops early if there are too many."""
+        """Yields pages of rows, with the columns of `engines.demand`. If there are too many, stops early and sets
+        `is_complete` to false.
+        """
         deadline, count, start = asyncio.get_running_loop().time() + MAX_SECONDS, 0, self._start
         while start < self._end:
             until = min(start + SLICE, self._end)
@@ -45,7 +48,7 @@ class DemandReader:
                 workspace_ids=self._access.workspace_ids,
                 restricted_to=self._access.restriction,
                 time_of_generation_min=start,
-                # Both ends of a range are included.
+                # The filter includes both ends, so a slice must end before the next one starts.
                 time_of_generation_max=until - timedelta(milliseconds=1) if until < self._end else until,
             )
             cursor: str | None = None
@@ -67,7 +70,9 @@ class DemandReader:
 
 
 class RefusedGroup(msgspec.Struct, kw_only=True):
-    """Requests of one key and group that one limit refused. Times are in milliseconds."""
+    """Requests of one API key and group that one limit rejected, or would have rejected in a dry run. Times are in Unix
+    milliseconds.
+    """
 
     limit_id: str
     value_key: str
@@ -90,7 +95,7 @@ class _RecordedLimits(msgspec.Struct):
 
 
 async def list_refusals(reader: DemandReader) -> list[RefusedGroup]:
-    """Adds up what limits refused, by limit, group and API key."""
+    """Counts the requests that limits rejected, by limit, group and API key."""
     groups: dict[tuple[str, str, str | None], RefusedGroup] = {}
     async for rows in reader.read_pages(only_limited=True):
         for row in rows:

@@ -1,4 +1,4 @@
-"""Rates in use: how close the requests of the last minutes, hours and days came to rate limits, as logs tell."""
+"""Usage of rate limits: how close requests came to them in the last minutes, hours and days, computed from logs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.kit.log_service import LogService
     from penstock.kit.tenant_session import TenantSession
 
-# How far back the highest rate is looked for, by unit.
+# Time range in which the highest rate is searched, by unit of the limit.
 LOOKBACKS = {
     "rps": timedelta(minutes=10),
     "rpm": timedelta(hours=1),
@@ -32,7 +32,7 @@ LOOKBACKS = {
     "rpw": timedelta(days=7),
 }
 UNITS_BY_WINDOW = {window: unit for unit, window in WINDOW_UNITS.items()}
-# Limits that are compared with the logs of one response. The others are not listed.
+# Maximum number of rate limits that one response compares with logs. It omits the others.
 MAX_RULES = 2000
 # Column of a log with the id of the limit's owner, by kind of owner.
 OWNER_COLUMNS = {"api_key": "api_key_id", "workspace": "workspace_id", "policy": "workspace_id"}
@@ -54,7 +54,7 @@ class RateEntry(NamedTuple):
 
 
 async def list_rate_rules(session: TenantSession, rules: Iterable[FoundRule]) -> list[FoundRule]:
-    """Returns the rate limits among these rules, and those of policies."""
+    """Returns the rate limits of policies, and those among `rules`."""
     query = select(rate_limits_policies).where(
         rate_limits_policies.c.status == "active", rate_limits_policies.c.target == "llm"
     )
@@ -69,8 +69,10 @@ class RateUsage:
     def __init__(
         self, rules: Sequence[FoundRule], providers: Mapping[tuple[str, str], list[str]], start_ms: int
     ) -> None:
-        """Takes the limits, and the slugs of providers by integration and workspace."""
-        # A log is compared with the limits of its own key, providers and workspace only.
+        """Stores the limits. `providers` has the slugs of providers by integration and workspace, and `start_ms` is the
+        start of the logs.
+        """
+        # Limits by owner, so that a log is compared only with the limits of its own key, providers and workspace.
         self._by_owner: dict[tuple[str, str], list[tuple[FoundRule, LimitSimulation]]] = {}
         self._all: list[tuple[FoundRule, LimitSimulation]] = []
         for found_rule in rules:
@@ -100,7 +102,7 @@ async def read_rates(
     rules: Sequence[FoundRule],
     providers: Mapping[tuple[str, str], list[str]],
 ) -> tuple[list[RateEntry], bool]:
-    """Returns the usage of rate limits, the most used first, and whether all logs could be read."""
+    """Returns the usage of rate limits, the most used first, and true if it covers all limits and logs."""
     end, entries, is_complete = datetime.now(UTC), list[RateEntry](), len(rules) <= MAX_RULES
     for unit, lookback in LOOKBACKS.items():
         own = [found_rule for found_rule in rules[:MAX_RULES] if _unit_of(found_rule) == unit]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 JsonObject = dict[str, Any]
 WINDOW_UNITS = {"rps": "second", "rpm": "minute", "rph": "hour", "rpd": "day", "rpw": "week"}
-# Limit of usage that only has an alert threshold. The data plane counts in 64 bits.
+# Limit of a budget that has only an alert threshold: the largest number that the data plane can count.
 MAX_LIMIT = 2**63 - 1
 
 
@@ -31,7 +31,7 @@ class LimitOwner(NamedTuple):
     slug: str
 
     def to_json(self) -> JsonObject:
-        """Returns the owner as it is published."""
+        """Returns the owner as JSON for the snapshot of the data plane."""
         return self._asdict()
 
 
@@ -56,7 +56,7 @@ def rate_policy_rule(row: Mapping[str, Any]) -> JsonObject:
 
 def embedded_rules(owner: LimitOwner, row: Mapping[str, Any], counter_id: str | None = None) -> Iterator[JsonObject]:
     """Yields the rules of the limits in a row: of a workspace, a key, a provider, or a workspace's access to an
-    integration. `counter_id` identifies the counters, by default the owner's id.
+    integration. `counter_id` identifies the counters of the limits; the default is the owner's id.
     """
     name = f"{owner.kind}:{counter_id or owner.id}"
     for limit in list_limits(row["usage_limits"]):

@@ -22,13 +22,13 @@ UNIT_MS = {"rps": 1000, "rpm": 60_000, "rph": 3_600_000, "rpd": 86_400_000, "rpw
 DAY_MS = 86_400_000
 # Monday 1970-01-05 00:00 UTC.
 FIRST_MONDAY_MS = 4 * DAY_MS
-# Parts of a sliding window, as in the data plane.
+# Number of parts of a sliding window. The data plane uses the same number.
 SLIDING_PARTS = 20
 # Maximum number of groups with separate results, and the name of the group for all others.
 MAX_GROUPS, OTHER_GROUPS = 100_000, "(others)"
 MAX_GROUP_VALUE_BYTES = 256
 METADATA_PREFIX = "metadata."
-# Columns of a log that a condition compares, by its key. The first is the value by which requests are grouped.
+# Columns of a log that a condition compares, by condition key. Grouping by the same key uses the first of them.
 KEY_COLUMNS = {
     "api_key": ("api_key_id", "api_key_name"),
     "workspace_id": ("workspace_id", "workspace_slug"),
@@ -57,7 +57,7 @@ class SimulatedPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def metadata_keys(self) -> list[str]:
-        """Metadata that conditions and groups refer to."""
+        """Names of the metadata that conditions and groups refer to."""
         keys = [*(condition["key"] for condition in self.conditions), *self.group_by]
         return sorted({key.removeprefix(METADATA_PREFIX) for key in keys if key.startswith(METADATA_PREFIX)})
 
@@ -67,19 +67,22 @@ class GroupResult(msgspec.Struct, kw_only=True):
 
     requests: int = 0
     refused: int = 0
-    # Usage of all requests, and the highest usage of one window or period. Both include rejected requests.
+    # Usage of all requests, including the rejected ones.
     usage: int = 0
+    # Highest usage of one window or period, including the rejected requests.
     peak: int = 0
     first_refused: int = 0
     last_refused: int = 0
     window_start: int = -1
     window_usage: int = 0
-    # Amounts that were admitted, by start of the window or of the part of a sliding one.
+    # Usage of the requests that were not rejected, by start of the window, or of the part of a sliding window.
     admitted: dict[int, int] = msgspec.field(default_factory=dict[int, int])
 
 
 class LimitSimulation:
-    """Applies a policy to logs, the oldest first. `start_ms` is the start of a period of days."""
+    """Applies a policy to logs, the oldest first. On the day of `start_ms`, the first period begins if
+    `periodic_reset_days` is set.
+    """
 
     def __init__(self, policy: SimulatedPolicy, start_ms: int) -> None:
         """Starts without logs."""

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from penstock.kit.tenant_session import TenantSession
     from penstock.store.tenant import Row
 
-# Entries of the ledger in one response: those with the highest usage of each kind.
+# Maximum number of ledger entries that one query returns: those with the highest usage.
 MAX_ENTRIES = 10_000
-# Limits in one query.
+# Maximum number of limits in one query.
 CHUNK = 500
-# Limit of a budget that only has an alert threshold.
+# Limit of a budget that has only an alert threshold, as `limit_rules` publishes it.
 UNLIMITED = 2**63 - 1
 OWNER_TABLES: dict[str, Table] = {"workspace": workspaces, "api_key": api_keys, "provider": providers}
 
@@ -44,13 +44,13 @@ class UsageEntry(NamedTuple):
 
     @property
     def used(self) -> int:
-        """Requests, tokens or nano-dollars."""
+        """Used amount in requests, tokens or nano-dollars."""
         amount: int = self.row[USAGE_COLUMNS[self.found_rule.rule["type"]]]
         return amount
 
     @property
     def used_percent(self) -> float:
-        """Share of the limit, in percent; of the alert threshold if there is no limit."""
+        """Used share of the limit in percent, or of the alert threshold if there is no limit."""
         rule = self.found_rule.rule
         most = rule["limit"] if rule["limit"] < UNLIMITED else rule["alert"]
         return round(100 * self.used / most, 2) if most else 0.0
@@ -68,7 +68,9 @@ async def list_rules(session: TenantSession) -> list[FoundRule]:
 
 
 async def find_owner(session: TenantSession, limit_id: str) -> LimitOwner | None:
-    """Returns the policy with this id, archived ones included; `None` if the session has none."""
+    """Returns the policy with this id as the owner of its limit, even if it is archived; `None` if the session has no
+    such policy.
+    """
     for table in (usage_limits_policies, rate_limits_policies):
         row = await session.find(table, limit_id)
         if row is not None:
@@ -102,8 +104,8 @@ async def list_usage(session: TenantSession, rules: Iterable[FoundRule], status:
 
 
 async def read_current_usage(session: TenantSession, kind: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns what rows with usage limits used in the current period, by id: US dollars, tokens or requests. `kind` is
-    that of the owner.
+    """Returns the usage of rows with usage limits in the current period, by id: US dollars, tokens or requests. `kind`
+    is the `LimitOwner.kind` of the rows.
     """
     return await _read_usage(session, {row["id"]: _usage_rules(LimitOwner(kind, row["id"], ""), row) for row in rows})
 
@@ -111,7 +113,9 @@ async def read_current_usage(session: TenantSession, kind: str, rows: Sequence[M
 async def read_access_usage(
     session: TenantSession, integration_id: str, rows: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Returns what workspaces used at an integration in the current period, by id of their access."""
+    """Returns the usage of an integration by workspaces in the current period, by id of their `integration_workspaces`
+    row.
+    """
     owner = LimitOwner("integration", integration_id, "")
     rules = {
         row["id"]: _usage_rules(owner, row, integration_counter_id(integration_id, row["workspace_id"])) for row in rows
@@ -189,6 +193,6 @@ def _usage_rules(owner: LimitOwner, row: Mapping[str, Any], counter_id: str | No
 
 
 def usage_period_end(rule: Mapping[str, Any]) -> int | None:
-    """Returns when the current period of a budget ends, in milliseconds; `None`: never."""
+    """Returns the end of the current period of a budget in Unix milliseconds; `None` if the period never ends."""
     end: int | None = rule["period"]["end"]
     return end

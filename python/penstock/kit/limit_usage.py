@@ -1,6 +1,7 @@
 """Ledger of the usage that counts towards limits. Routes read it and reset it; the data plane adds to it.
 
-Callers pass the id of a limit that they found within their organisation, because the ledger itself has no tenant.
+The ledger has no column for the tenant. The calling code must pass only ids of limits that it found within the
+organisation of the request.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ if TYPE_CHECKING:
 
 ACTIVE, EXHAUSTED = "active", "exhausted"
 NANODOLLARS = 1_000_000_000
-# Values in one response of `include_usage`: those with the highest usage. The entities route lists all, by page.
+# Maximum number of values that a response with `include_usage` contains: those with the highest usage. The entities
+# route lists all of them, by page.
 MAX_MAPPED_VALUES = 1000
-# Column that a limit of each type counts.
+# Ledger column with the usage, by type of the limit.
 USAGE_COLUMNS = {"cost": "nanodollars", "tokens": "tokens", "requests": "requests"}
 CLEARED = {"requests": 0, "tokens": 0, "nanodollars": 0, "corrected_nanodollars": 0, "status": ACTIVE}
 NO_ALERTS = {"is_threshold_alert_sent": False, "is_exhausted_alert_sent": False}
@@ -38,7 +40,7 @@ UsageStatus = Annotated[str, Meta(description="`active` or `exhausted`")]
 
 
 def shown_amount(kind: str, amount: int) -> int | float:
-    """Converts what the ledger counts to US dollars, tokens or requests, by type of the limit."""
+    """Converts an amount in the ledger to US dollars, tokens or requests. `kind` is the type of the limit."""
     if kind != "cost":
         return amount
     return amount // NANODOLLARS if amount % NANODOLLARS == 0 else amount / NANODOLLARS
@@ -67,7 +69,7 @@ class LimitPeriod(NamedTuple):
 
     connection: AsyncConnection
     limit_id: str
-    # What the limit counts: `cost`, `tokens` or `requests`.
+    # Type of the limit, which is what it counts: `cost`, `tokens` or `requests`.
     type: str
     period_start: int
 
@@ -104,7 +106,7 @@ class LimitPeriod(NamedTuple):
     async def list_entities(
         self, status: str | None, search: str | None, size: int, page: int
     ) -> tuple[int, list[UsageEntity]]:
-        """Returns the total number of entities, and those of a page; the highest usage comes first."""
+        """Returns the total number of entities, and the entities of one page; the highest usage comes first."""
         conditions = self._conditions()
         if status:
             conditions.append(limit_usage.c.status == status)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-# A number that was sent as an integer stays one: clients in typed languages cannot read `500.0` as an integer.
+# A number that a client sends as an integer is returned as an integer: typed languages cannot read `500.0` as one.
 Amount = Annotated[int, Meta(ge=1)] | Annotated[float, Meta(ge=1)]
 DEFAULT_USAGE_TYPE = "cost"
 
@@ -80,7 +80,7 @@ USAGE_FIELDS = UsageLimits.__struct_fields__
 PERIOD_FIELDS = ("periodic_reset", "periodic_reset_days")
 RATE_UNITS = ("rpm", "rph", "rpd", "rpw")
 KEY_RATE_UNITS = ("rps", *RATE_UNITS)
-# One for each type and unit.
+# Maximum number of rate limits of a row: one for each type and unit.
 MAX_RATE_LIMITS = 2 * len(KEY_RATE_UNITS)
 
 
@@ -144,7 +144,7 @@ def check_limits(
         values |= _passed_reset(before)
     if data.expires_at is not UNSET:
         end = to_milliseconds(data.expires_at)
-        # An unchanged value that is sent back is accepted.
+        # Accepts an unchanged expiry that a client sends back, even if it has passed.
         if end is not None and end <= now() and end != (before or {}).get("expires_at"):
             raise field_error("expires_at", "is in the past")
         values["expires_at"] = end
@@ -179,7 +179,7 @@ def find_usage_limit_problems(
         reason = f"{limits.periodic_reset_days} cannot be combined with periodic_reset; send either of them"
         problems.append(Problem(f"{prefix}periodic_reset_days", reason))
     requested = limits.next_usage_reset_at
-    # An unchanged value that is sent back is accepted.
+    # Accepts an unchanged time that a client sends back, even if it has passed.
     is_new = requested is not None and _to_due(requested) not in {before.get("next_usage_reset_at"), next_reset(before)}
     if requested is not None and is_new and (to_milliseconds(requested) or 0) <= now():
         problems.append(Problem(f"{prefix}next_usage_reset_at", f"{_to_due(requested)} is in the past"))
@@ -191,7 +191,8 @@ def to_stored_usage_limits(limits: UsageLimits, before: Mapping[str, Any]) -> di
     requested, period = limits.next_usage_reset_at, limits.periodic_reset or limits.periodic_reset_days
     due = None if requested is None else _to_due(requested)
     if due is None and period:
-        # The current period ends as announced, also if the following ones are longer or shorter.
+        # A new period length applies only after the current period, which ends at the time that responses already
+        # contain.
         due = next_reset(before) or _to_due(next_period_start(period, datetime.fromtimestamp(now() / 1000, UTC)))
     return {**msgspec.to_builtins(limits), "next_usage_reset_at": due}
 
@@ -201,8 +202,8 @@ def _to_due(moment: datetime) -> str | None:
 
 
 def _passed_reset(before: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Returns the column with the last reset if a period ended since it was stored. Otherwise new limits would move the
-    start of the current period, and the usage would be counted from there.
+    """Returns the column `last_reset_at` if a period ended since it was stored, else nothing. Without it, new limits
+    would move the start of the current period, and with it the usage.
     """
     stored = (before or {}).get("last_reset_at")
     resets = [last_reset(limit, stored) for limit in list_limits((before or {}).get("usage_limits"))]
@@ -216,7 +217,7 @@ def check_usage_limit_list(
     *,
     any_alert: bool = False,
 ) -> list[dict[str, Any]] | None:
-    """Validates usage limits that come as one object, or as a list of at most one."""
+    """Validates usage limits that a client sends as one object, or as a list of at most one object."""
     listed = requested if isinstance(requested, list) else [requested] if requested else []
     if len(listed) > 1:
         raise field_error(path, "has more than one entry; at most one is allowed")
@@ -230,7 +231,7 @@ def check_usage_limit_list(
 def check_rate_limits(
     path: str, limits: RateLimits | None, *, units: Sequence[str] = RATE_UNITS, most: int = MAX_RATE_LIMITS
 ) -> list[Any] | None:
-    """Validates rate limits and returns them as stored. A single one may come without a list."""
+    """Validates rate limits and returns them as stored. Also accepts a single limit that is not in a list."""
     if limits is None:
         return None
     listed = limits if isinstance(limits, list) else [limits]
@@ -250,8 +251,8 @@ def first_limit(limits: Any) -> Any:  # noqa: ANN401 - a list of limits, or none
 
 
 def reject_exceeding_limits(holds: Mapping[str, Any], fields: Mapping[str, Any], reason: str) -> None:
-    """Rejects limits and an expiry that allow more than `holds`; raises ForbiddenError. Compares only the fields in
-    `given`.
+    """Raises ForbiddenError if `fields` has limits or an expiry that allow more than those in `holds`. Skips names that
+    `fields` does not contain.
     """
     for name, is_beyond in (
         ("usage_limits", _allows_more_usage),
@@ -275,7 +276,9 @@ def list_limits(limits: Any) -> list[Mapping[str, Any]]:  # noqa: ANN401 - one l
 
 
 def _allows_more_usage(holds: Any, requested: Any) -> bool:  # noqa: ANN401 - as above
-    """Returns true if a usage limit allows more: a higher limit or none, another period, or an earlier reset."""
+    """Returns true if `requested` allows more usage than `holds`: a higher limit or none, another period, or an earlier
+    reset.
+    """
     return any(
         not any(_is_usage_within(limit, item) for item in list_limits(requested))
         for limit in list_limits(holds)
@@ -307,7 +310,7 @@ def _usage_type(limit: Mapping[str, Any]) -> str:
 
 
 def _allows_higher_rate(holds: Any, requested: Any) -> bool:  # noqa: ANN401 - as above
-    """Returns true if a rate limit allows more, or is missing."""
+    """Returns true if a rate limit in `holds` is higher in `requested`, or missing there."""
     given_rates = {(limit["type"], limit["unit"]): limit["value"] for limit in list_limits(requested)}
     return any(
         given_rates.get((rate_limit["type"], rate_limit["unit"]), rate_limit["value"] + 1) > rate_limit["value"]

@@ -1,5 +1,5 @@
-"""Access to logs: the organisation of a caller, the workspaces that are open to it, and only its own data where its role
-is restricted.
+"""Access to logs: the workspaces whose logs a caller may see. A caller with a restricted role sees only its own
+requests.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from penstock.kit.tenant_session import RequestContext, TenantSession
     from penstock.store.tenant import Row
 
-# Value of the workspace parameter for all workspaces that are open to the caller.
+# Value of the workspace parameter that selects all workspaces that the caller may see.
 ALL_WORKSPACES = "*"
-# What a caller wants to see: figures, the metadata of single requests, or their contents.
+# Kind of data that a route returns: figures, the metadata of single requests, or their contents.
 LogPart = Literal["figures", "metadata", "contents"]
-# Flags of a workspace that let admins of the organisation see its logs.
+# Flags of a workspace that let admins of the organisation see its logs, by kind of data.
 ADMIN_FLAGS: Mapping[LogPart, str] = {
     "metadata": "organisationAdminsViewLogMetadata",
     "contents": "organisationAdminsViewLogs",
@@ -39,11 +39,11 @@ class LogAccess(NamedTuple):
     """The part of the logs that a caller may see."""
 
     organisation_id: str
-    # `None`: all workspaces of the organisation, and requests without a workspace.
+    # Visible workspaces. `None`: all workspaces of the organisation, and requests without a workspace.
     workspace_ids: list[str] | None
-    # `None`: the requests of all users. Otherwise only those of this user's own keys.
+    # User whose own requests alone are visible. `None`: the requests of all users.
     user_id: str | None
-    # Records of requests with a token name its user by email address, if the token does.
+    # Email address of that user. Records of requests with a token may name the user by this address.
     email: str | None = None
 
     @property
@@ -64,9 +64,9 @@ async def open_log_access(
 ) -> LogAccess:
     """Returns what the caller may see of the logs of a workspace, or of all workspaces that are open to it.
 
-    With `only_default`, an organisation-wide caller that names no workspace sees the default workspace; `*` then stands
-    for all. A key of a workspace sees that workspace, whichever it names. The caller needs one of `scopes` besides that
-    of the route. Raises ForbiddenError if nothing is visible.
+    With `only_default`, an organisation-wide caller that names no workspace sees only the default workspace, and with
+    `*` all. A key of a workspace sees only that workspace, even if it names another. If `scopes` is not empty, the
+    caller needs one of them besides the scope of the route. Raises ForbiddenError if nothing is visible.
     """
     requested = None if context.caller.workspace_id or workspace == ALL_WORKSPACES else workspace
     async with context.read_session(requested) as session:
@@ -109,13 +109,14 @@ def _may_see(caller: Caller, row: Row, flags: Mapping[str, bool], part: LogPart)
         flag = ADMIN_FLAGS.get(part)
         return flag is None or flags[flag]
     if part == "contents" and caller.user_id:
-        # Keys with `completions.write` may read logs, but not those of users whose role may not view logs.
+        # A key with `completions.write` may read logs. If it belongs to a user, the role of that user must also allow
+        # it.
         return bool(caller.restrict_scopes(VIEW_SCOPES, row["id"]))
     return True
 
 
 def _sees_only_own(caller: Caller, workspace_id: str, flags: Mapping[str, bool]) -> bool:
-    """Returns true if the caller sees only the requests of its own keys. Keys of services see all."""
+    """Returns true if the caller sees only the requests of its own keys. Service keys see all requests."""
     if caller.user_id is None or caller.is_organisation_admin:
         return False
     return not flags.get(f"{caller.roles.get(workspace_id)}sViewAllData", True)

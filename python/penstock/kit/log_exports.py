@@ -50,7 +50,7 @@ ExportField = Literal[
     "metadata",
 ]
 EXPORT_FIELDS: tuple[str, ...] = get_args(ExportField)
-# Fields that are read from the stored bodies.
+# Fields that an export reads from stored bodies, not from columns of the log store.
 BODY_FIELDS = frozenset({"request", "response"})
 RequestedData = Annotated[
     Annotated[list[ExportField], Meta(min_length=1, max_length=len(EXPORT_FIELDS))],
@@ -110,5 +110,5 @@ def check_link(vault: Vault, row: Mapping[str, Any], expires: int, signature: st
 
 
 def _link_text(row: Mapping[str, Any], expires: int) -> str:
-    # With the file: a later run of the export replaces it, and old links must not show its rows.
+    # Includes the id of the file: a later run of the export creates a new file, which old links must not open.
     return f"{row['id']} {row['file_id']} {expires}"

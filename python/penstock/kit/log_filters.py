@@ -44,12 +44,12 @@ LISTS = (
 )
 MODEL_SEPARATOR = "__"
 OUTCOMES = ("complete", "refused", "failed", "aborted", "cut", "panicked", "killed")
-# Lists with fixed values.
+# Allowed values of the list filters that accept only fixed values.
 FIXED_VALUES = {"outcome": OUTCOMES, "rescued": RESCUES}
 STATUS_DIGITS = 3
 STATUS_CLASSES = {f"{first}xx": range(first * 100, first * 100 + 100) for first in range(1, 6)}
 MAX_PARAMETER_PROBLEMS = 20
-# Names of the query parameters of each route that has filters.
+# Cache of the names of query parameters, by route. `_check_parameters` fills it.
 ROUTE_PARAMETERS: dict[BaseRouteHandler, frozenset[str]] = {}
 AnyRequest = Request[Any, Any, Any]
 
@@ -109,15 +109,17 @@ class GivenFilters(NamedTuple):
         )
 
     def with_default_range(self) -> GivenFilters:
-        """Sets the time range of analytics if it was not given: it ends now, and starts seven days before its end."""
+        """Returns the filters with a complete time range, as analytics need it. By default it ends now, and starts
+        seven days before its end.
+        """
         end = self.values.get("time_of_generation_max") or datetime.now(UTC)
         start = self.values.get("time_of_generation_min") or max(end - DEFAULT_RANGE, EPOCH)
         return self._replace(values={**self.values, "time_of_generation_min": start, "time_of_generation_max": end})
 
 
 def parse_filters(sent: Mapping[str, Any], path: str = "", known_problems: Sequence[Problem] = ()) -> GivenFilters:
-    """Validates filters. `path` precedes the names in error messages. Raises InvalidError with all problems, those that
-    are known already first.
+    """Validates filters. `path` precedes the names in error messages. Raises InvalidError with all problems,
+    `known_problems` first.
     """
     problems = list(known_problems)
     sent = {name: value for name, value in sent.items() if value is not None}
@@ -185,7 +187,7 @@ def _parse_metadata(path: str, given: object, problems: list[Problem]) -> dict[s
 
 def _check_parameters(request: AnyRequest) -> list[Problem]:
     """Returns a problem for each query parameter that the route does not have, and for each single value that is sent
-    more than once. A misspelt filter would show too much.
+    more than once. If a misspelt filter were ignored, the response would contain too much.
     """
     handler = request.route_handler
     names = ROUTE_PARAMETERS.get(handler)
@@ -238,7 +240,9 @@ def read_log_filters(  # noqa: PLR0913, PLR0917 - the filters that there are
     rescued: Annotated[str | None, _query("rescued")] = None,
     guardrails: Annotated[str | None, _query("guardrails")] = None,
 ) -> GivenFilters:
-    """Reads the filters that all routes of logs and analytics accept. A list that is sent again adds its values."""
+    """Reads the filters that all routes of logs and analytics accept. A list parameter may be sent several times; its
+    values are joined.
+    """
     sent = dict(locals())
     del sent["context"], sent["request"]
     for name in LISTS:

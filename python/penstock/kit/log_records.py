@@ -12,7 +12,7 @@ from penstock.logs.columns import LISTED_COLUMNS, NANODOLLARS_PER_CENT, Column, 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Columns that say where bodies are stored.
+# Columns with the location of stored bodies. Responses omit them.
 INTERNAL_COLUMNS = frozenset({"body_key", "body_offset", "body_length"})
 SHOWN_COLUMNS = tuple(column for column in LISTED_COLUMNS if column.name not in INTERNAL_COLUMNS)
 SHOWN_COLUMN_NAMES = [column.name for column in SHOWN_COLUMNS]
@@ -28,7 +28,7 @@ TYPES: dict[ColumnType, Any] = {
     ColumnType.MAP: dict[str, str] | None,
 }
 COST_WORDS = "cost in cents; may be fractional; null if no price is known"
-# Fields of `metrics` in the response for one log that have the name of their column.
+# Columns that the response for one log contains in `metrics`, under the same name.
 METRIC_COLUMNS = (
     *("id", "organisation_id", "prompt_id", "prompt_version_id", "config_id", "created_at", "is_success", "ai_org"),
     *("ai_model", "req_units", "res_units", "total_units", "request_url", "request_method", "response_status_code"),
@@ -39,7 +39,7 @@ METRIC_COLUMNS = (
     *("authentication_time", "limit_check_time"),
     *("gateway_processing_time", "upstream_response_time", "prompt_version", "prompt_label"),
 )
-# Further parts of a record that explain what the gateway did.
+# Further fields of a record that explain how the gateway handled the request.
 EXPLANATIONS = (
     *("outcome", "error", "body", "usage", "attempts", "decisions", "events", "hook_results", "operation", "limits"),
     "prompt_variables",
@@ -129,12 +129,12 @@ class Log(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def to_record(fields: Mapping[str, Any]) -> Any:  # noqa: ANN401 - a struct that is built above
-    """Returns one item of a list."""
+    """Converts the fields of a log to an item of a list response."""
     return msgspec.convert(fields, LogRecord)
 
 
 def to_new_record(line: Mapping[str, Any]) -> Any:  # noqa: ANN401 - as above
-    """Returns a record line, which is not in the log store yet, as an item of a list."""
+    """Converts a record line that is not in the log store yet to an item of a list response."""
     fields = dict(line)
     nanodollars = fields.get("cost_nanodollars")
     fields["cost"] = None if nanodollars is None else nanodollars / NANODOLLARS_PER_CENT
@@ -148,7 +148,7 @@ def to_log(
     prefixes: tuple[str, ...],
     log_format: str,
 ) -> Log:
-    """Returns one log. `found` is the result of `GetQuery`; `prefixes` are those of control headers."""
+    """Returns one log. `fields` is the result of `GetQuery`, and `prefixes` are the prefixes of control headers."""
     record: dict[str, Any] = fields["record"]
     headers: dict[str, str] = record.get("request_headers") or {}
     response_headers: dict[str, str] = record.get("response_headers") or {}
@@ -171,8 +171,7 @@ def to_log(
         response=LogResponse(
             status=record["response_status_code"],
             headers=response_headers,
-            # The response is stored twice only if the client received a different response from the one that the
-            # provider sent.
+            # `client_response` is stored only if the client received a different response than the provider sent.
             body=decoded.get("client_response", sent),
             response_time=record["response_time"],
             last_used_option_json_path=record["last_used_option_index"],

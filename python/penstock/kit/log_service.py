@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 
-# The edge worker waits 30 seconds for the control process.
+# Less than the 30 seconds that the edge worker waits for the control process.
 QUERY_TIMEOUT_SECONDS = 20.0
 DISABLED_MESSAGE = "no request logs are stored here; hint: records.enabled and log_store.enabled must both be true"
 TOO_LARGE_HINT = "hint: choose a shorter range of time, or more filters"
-# Items in the body of a request that writes logs or feedback.
+# Maximum number of items in the body of a request that writes logs or feedback.
 MAX_ITEMS = 1000
-# A message of the log store begins with the name of the field that is wrong.
+# Name of the invalid field, with which an error message of the log store begins.
 FIELD_NAME = re.compile(r"^[a-z_.]+(?= )")
 
 
@@ -75,7 +75,7 @@ class LogService:
         self._spool = spool
         self.body_format = body_format
         self.keeps_bodies = keeps_bodies
-        # True if other nodes have log stores of their own.
+        # True if other nodes have their own log stores, so that results contain only the logs of this node.
         self.is_partial = is_partial
 
     async def run(self, query: LogQuery) -> dict[str, Any]:

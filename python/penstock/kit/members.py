@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from penstock.kit.tenant_session import TenantSession
     from penstock.store.tenant import Row
 
-# Published, because the data plane rejects tokens of removed members too.
+# Changes are published, because the data plane also rejects tokens of removed members.
 MEMBER_RESOURCE = Resource("workspace_users", members, publishes=True)
 USER_RESOURCE = Resource("organisation_users", users, publishes=True)
 
@@ -93,7 +93,7 @@ def reject_outranking_member(session: TenantSession, member: Row) -> None:
 
 
 def member_rank(member: Row) -> int:
-    """Returns the rank of a member; the row contains both of its roles."""
+    """Returns the rank of a member. The row contains the role in the workspace and the role in the organisation."""
     return ORGANISATION_ADMIN_RANK if is_organisation_admin(member) else role_rank(member["role"])
 
 
@@ -116,8 +116,8 @@ async def add_members(session: TenantSession, workspace_id: str, requested: Sequ
 
 
 async def add_member(session: TenantSession, member: dict[str, str]) -> None:
-    """Adds one user to a workspace; `member` holds the workspace, the user and the role. Tokens that name both become
-    valid again.
+    """Adds one user to a workspace; `member` contains `workspace_id`, `user_id` and `role`. If the user was removed
+    from the workspace before, tokens for this user and workspace become valid again.
     """
     await MEMBER_RESOURCE.create(session, {"scopes": [], **member})
     email = select(users.c.email).where(users.c.id == member["user_id"]).scalar_subquery()
@@ -126,14 +126,15 @@ async def add_member(session: TenantSession, member: dict[str, str]) -> None:
 
 
 async def remove_member(session: TenantSession, member: Row, *, keeps_service_keys: bool) -> None:
-    """Removes a member with the keys that belong to it or act on its authority. Records the removal because a token may
-    still name the user.
+    """Removes a member, the user's own keys, and the secrets issued on the user's authority. Records the removal,
+    because tokens may still name the user.
     """
     reject_outranking_member(session, member)
     await MEMBER_RESOURCE.delete(session, member)
     await record_removal(session, member["user_id"], member["email"])
     await keys.remove_matching(session, api_keys.c.user_id == member["user_id"])
-    # An admin of the organisation has access to the workspace without being a member.
+    # Keys on the authority of an admin of the organisation stay valid, because an admin has access without being a
+    # member.
     if not is_organisation_admin(member):
         in_workspace = api_keys.c.workspace_id == member["workspace_id"]
         await keys.end_authority(session, member["user_id"], in_workspace, keeps_service_keys=keeps_service_keys)

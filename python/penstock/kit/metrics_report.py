@@ -1,4 +1,4 @@
-"""All metrics of this node in the Prometheus text format, and the check of who may read them."""
+"""All metrics of this node in the Prometheus text format, and the check of the token that clients need to read them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from penstock.metrics import MetricsStore
     from penstock.settings.secret import Secret
 
-# Version of the text format. Servers add the charset.
+# Content type with the version of the text format. The charset is added to the response.
 PROMETHEUS_CONTENT_TYPE = "text/plain; version=0.0.4"
 TOKEN_MESSAGE = "metrics need the token of the setting metrics.token; send it as `Authorization: Bearer …`"  # noqa: S105 - a message
 
@@ -31,7 +31,7 @@ class MetricsReport:
         self._sources = sources
 
     async def render(self) -> str:
-        """Renders all metrics. Without the log worker's ones if it does not respond."""
+        """Renders all metrics. Omits those of the log worker if it does not respond."""
         values = {name: value for source in self._sources for name, value in source().items()}
         values |= await self._log_client.get_metrics()
         requests = await self._log_client.get_request_metrics() if values.get("log_worker_up") else ""

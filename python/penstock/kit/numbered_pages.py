@@ -28,7 +28,7 @@ class PageSizes(NamedTuple):
 
 
 class PageRequest(msgspec.Struct, frozen=True):
-    """The part of a list that is requested, and its order."""
+    """Requested page of a list: its size and number, and the order of the list."""
 
     size: int = DEFAULT_SIZE
     number: int = 0
@@ -66,14 +66,15 @@ async def fetch_page(
             rows = await tenant.fetch_rows(_ordered_query(*query_args).where(*conditions).limit(requested.size), table)
         else:
             rows = await tenant.fetch_prepared(_first_page_query(*query_args), table, size=requested.size)
-        # Most lists fit on one page, whose length is then the total.
+        # A first page that is not full contains all rows, so they need not be counted.
         return (await tenant.count(table, conditions) if len(rows) == requested.size else len(rows)), rows
     total = await tenant.count(table, conditions)
     start = requested.size * requested.number
     if start >= total:
         return total, []
     length = min(requested.size, total - start)
-    # Reads from the nearer end. The first row of the page is found in the index, and rows are read from there.
+    # Reads from the nearer end of the list. Finds the first row of the page in the index, and then reads rows from
+    # there.
     from_end = start > total - start - length
     skipped = total - start - length if from_end else start
     down = (requested.order == "desc") != from_end
@@ -107,7 +108,7 @@ def _select_columns(table: Table, without: frozenset[str]) -> Query:
 
 
 def _sort_columns(table: Table, requested: PageRequest) -> list[Column[Any]]:
-    # Ids are in the order of creation, and the index that is used for counting contains them.
+    # Ids are in the order of creation. The index that counts the rows also contains them.
     if requested.sort == "created_at":
         return [table.c.id]
     if requested.sort not in table.c:
@@ -120,7 +121,7 @@ def _apply_direction(columns: Sequence[ColumnElement[Any]], *, down: bool) -> li
 
 
 def _starting_at(columns: Sequence[Any], edge: Row, *, down: bool) -> ColumnElement[bool]:
-    """Returns the condition for rows from this one on; the last column breaks ties."""
+    """Returns the condition for the row `edge` and the rows after it. The last of the columns breaks ties."""
     *others, last = columns
     condition = last <= edge[last.name] if down else last >= edge[last.name]
     for column in reversed(others):

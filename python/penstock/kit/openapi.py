@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 JsonObject = dict[str, Any]
 
 ERROR_SCHEMA_NAME = "Error"
-# Error descriptions by status. `WRITE_ERRORS` do not apply to reads, because these change nothing.
+# Descriptions of errors by status. `WRITE_ERRORS` apply only to routes that change something.
 COMMON_ERRORS = {
     400: "The body, a parameter or a header is invalid; each problem has its path.",
     404: "Nothing exists under this id or slug, or the request names something that does not exist.",
@@ -133,7 +133,8 @@ def _describe_operation(operation: JsonObject, verb: str, guards: list[object], 
     refusals = COMMON_ERRORS | ({} if is_open else AUTH_ERRORS) | ({} if verb == "get" else WRITE_ERRORS) | extra_errors
     good = {status: response for status, response in operation["responses"].items() if int(status) < min(COMMON_ERRORS)}
     operation["responses"] = good | {str(status): _error_response(refusals[status]) for status in sorted(refusals)}
-    # Routes that change the caller itself depend on no state that the caller could have read before.
+    # Routes that change only the caller itself get no conditional header, because they depend on no state that it could
+    # have read before.
     depends = not is_open and (verb in {"get", "post"} or signed_in_only not in guards)
     depends &= not opt.get("changes_nothing")
     if header := CONDITIONAL_HEADERS.get(verb) if depends or opt.get("is_once") else None:

@@ -1,4 +1,6 @@
-"""Converts OTLP JSON attributes to plain values without credentials: headers are kept apart, URLs masked."""
+"""Converts OTLP JSON attributes to plain values without credentials. Separates headers from other attributes, and masks
+URLs.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +18,18 @@ MAX_ATTRIBUTES, MAX_KEY_CHARS, MAX_METADATA_CHARS = 256, 128, 512
 REQUEST_HEADER, RESPONSE_HEADER = "http.request.header.", "http.response.header."
 # Attributes with URLs, whose credentials are masked.
 URL_NAMES = frozenset({"url.full", "http.url", "http.target", "server.url"})
-# Attributes with parameters of a URL, which may be credentials.
+# Attributes that are dropped, because the parameters of a URL may be credentials.
 HIDDEN_NAMES = frozenset({"url.query"})
 STATUS_NAMES = ("http.response.status_code", "http.status_code")
 USER_NAMES = ("user.id", "enduser.id")
 SESSION_NAMES = ("gen_ai.conversation.id", "session.id")
-# Attributes with contents, which are in the bodies of a log.
+# Attributes with contents of messages. They are in the bodies of a log, so its metadata omits them.
 CONTENT_NAMES = frozenset({
     *("gen_ai.input.messages", "gen_ai.output.messages", "gen_ai.system_instructions", "gen_ai.tool.definitions"),
     *("gen_ai.prompt", "gen_ai.completion", "input.value", "output.value"),
 })  # fmt: skip
 MIN_STATUS, MAX_STATUS = 100, 599
-# Integers in OTLP have 64 bits.
+# Maximum number of digits, and maximum value, of an integer. OTLP integers have 64 bits.
 MAX_DIGITS, MAX_INTEGER = 18, 2**63 - 1
 
 
@@ -39,7 +41,7 @@ class KeyValue(msgspec.Struct, frozen=True):
 
 
 class Attributes(msgspec.Struct):
-    """Attributes by name, the headers among them, and what becomes metadata."""
+    """Attributes of a span, log record or resource: `values` by name, and headers separately."""
 
     values: dict[str, Any] = {}
     request_headers: dict[str, str] = {}
@@ -53,7 +55,7 @@ class Attributes(msgspec.Struct):
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """Attributes with short values, the user as `_user` and the conversation as `session_id`."""
+        """Attributes with short values, with the user as `_user` and the conversation as `session_id`."""
         values: dict[str, Any] = {}
         if user := self.first_text(*USER_NAMES):
             values["_user"] = user
@@ -68,7 +70,7 @@ class Attributes(msgspec.Struct):
         return values
 
     def first(self, *names: str) -> Any:  # noqa: ANN401 - an attribute value
-        """Returns the first of these attributes that exists."""
+        """Returns the first of these attributes that exists and is not empty."""
         return next((self.values[name] for name in names if self.values.get(name) not in (None, "")), None)
 
     def first_text(self, *names: str) -> str:
@@ -125,7 +127,7 @@ def _get_values(holder: Any) -> list[Any] | None:  # noqa: ANN401 - JSON
 
 
 def _read_number(value: Any, kind: type[int | float]) -> int | float | str | None:  # noqa: ANN401 - JSON
-    """Returns a number, which may be written as text. Infinity and NaN, which JSON does not have, stay texts."""
+    """Returns a number, which may be written as text. Infinity and NaN, which JSON lacks, are returned as text."""
     try:
         converted = kind(value)
     except (TypeError, ValueError, OverflowError):

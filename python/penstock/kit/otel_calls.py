@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from penstock.kit.otel_attributes import Attributes
 
-# Attributes by their current name, their older names, and those of OpenInference.
+# Names of each attribute: the current one, older ones, and that of OpenInference. The first that exists is used.
 MODEL_NAMES = ("gen_ai.request.model", "gen_ai.response.model", "llm.model_name")
 PROVIDER_ATTRIBUTES = ("gen_ai.provider.name", "gen_ai.system", "llm.provider")
 INPUT_TOKENS = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.token_count.prompt")
@@ -39,7 +39,8 @@ REQUEST_PARAMETERS = {
     "gen_ai.request.stop_sequences": "stop",
     "gen_ai.request.stream": "stream",
 }
-# Paths that decide about the price. Other operations, such as tools, are no calls of models.
+# Path of a model call by operation. The path decides how the call is priced. Other operations, such as tools, are no
+# model calls.
 OPERATION_PATHS = {
     "chat": "/v1/chat/completions",
     "generate_content": "/v1/chat/completions",
@@ -53,7 +54,7 @@ JsonObject = dict[str, Any]
 
 
 class Call(NamedTuple):
-    """Request and response of a span. `is_plain` if it is not the call of a model."""
+    """Request and response of a span. `is_plain` is true if the span is not a model call."""
 
     url: str
     method: str
@@ -64,7 +65,7 @@ class Call(NamedTuple):
 
 
 def build_call(name: str, attributes: Attributes) -> Call:
-    """Returns what the attributes of a span say about its request and response. `name` is that of the span."""
+    """Returns the request and response that the attributes of a span describe. `name` is the name of the span."""
     model, operation = attributes.first_text(*MODEL_NAMES), attributes.first_text(OPERATION_NAME)
     path = OPERATION_PATHS.get(operation, "" if operation or not model else OPERATION_PATHS["chat"])
     if not path:
@@ -135,7 +136,7 @@ def _build_usage(attributes: Attributes) -> JsonObject:
 
 
 def to_messages(value: Any, role: str = "user") -> list[JsonObject]:  # noqa: ANN401 - JSON
-    """Returns messages of the conventions, or a text, as messages in OpenAI's format."""
+    """Converts messages of the OpenTelemetry conventions, or a text, to messages in OpenAI's format."""
     if isinstance(value, str):
         return [{"role": role, "content": value}]
     items = cast("list[Any]", value) if isinstance(value, list) else [value]
@@ -149,7 +150,7 @@ def _to_messages(item: JsonObject, role: str) -> Iterator[JsonObject]:
     parts = item.get("parts")
     if not isinstance(parts, list):
         if "parts" not in item and len(item) > 1:
-            # It is in another format already.
+            # A message without `parts` is not in the format of the conventions, so it stays as it is.
             yield item
         return
     contents: list[Any] = []
@@ -177,7 +178,7 @@ def _to_messages(item: JsonObject, role: str) -> Iterator[JsonObject]:
 
 
 def _read_json(value: Any) -> Any:  # noqa: ANN401 - JSON
-    """Returns an attribute that may be JSON text; a text that is no JSON stays as it is."""
+    """Decodes an attribute that may be JSON text. Returns other text unchanged."""
     if not isinstance(value, str):
         return value
     try:

@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
 MAX_ITEMS, MAX_NAME_CHARS, MAX_METADATA_PAIRS = 5000, 512, 48
-# A clock that is ahead by more is wrong.
+# Maximum lead of a client's clock. Items with later times are rejected.
 MAX_CLOCK_LEAD_MS = 3600 * 1000
 DAY_MS, NANOSECONDS_PER_MS = 24 * 3600 * 1000, 1_000_000
 GZIP_WINDOW_BITS = 31
 TRACE_ID, SPAN_ID = re.compile(r"(?!0{32})[0-9a-fA-F]{32}"), re.compile(r"(?!0{16})[0-9a-fA-F]{16}")
 ERROR_STATUS = 2
-# Severity of the first level of errors.
+# Lowest OTLP severity number of an error.
 ERROR_SEVERITY = 17
 DEFAULT_STATUS, DEFAULT_ERROR_STATUS = 200, 500
 JSON_TYPE = "application/json"
@@ -136,7 +136,7 @@ class ReceivedLog(NamedTuple):
 
 
 class ReceivedLogs(NamedTuple):
-    """Logs of a request, the number of items that were rejected, and why the first one was."""
+    """Logs of a request, the number of rejected items, and the reason of the first rejection."""
 
     logs: list[ReceivedLog]
     rejected: int
@@ -151,7 +151,7 @@ class LogReader:
     """Parses the spans and log records of one request."""
 
     def __init__(self, workspace_id: str, keep_days: int) -> None:
-        """Stores the workspace of the logs, and the age of the oldest records in the log store."""
+        """Stores the workspace of the logs. `keep_days` is the maximum age of records in the log store."""
         self._workspace_id = workspace_id
         self._now = now()
         self._oldest_ms = self._now - keep_days * DAY_MS
@@ -250,14 +250,16 @@ class LogReader:
                 trace_id=(record.trace_id or "").lower(),
                 span_id="",
                 span_name=name,
-                # A log record is a part of its span.
+                # A log record becomes a child of its span.
                 parent_span_id=(record.span_id or "").lower(),
             ),
         )
         return ReceivedLog(log, LogIdentity(new_id(), self._check_time(moment)))
 
     def _check_time(self, nanoseconds: int) -> int:
-        """Returns a time in milliseconds. Rejects times that are not in the log store, or in the future."""
+        """Converts nanoseconds to milliseconds. Rejects times in the future, and times before the oldest records of the
+        log store.
+        """
         moment = nanoseconds // NANOSECONDS_PER_MS
         if not self._oldest_ms <= moment <= self._now + MAX_CLOCK_LEAD_MS:
             raise RejectedItemError("its time is in the future, or before log_store.keep_days")

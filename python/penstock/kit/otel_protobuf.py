@@ -22,15 +22,16 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
 PROTOBUF_TYPE = "application/x-protobuf"
-# An empty message has two bytes and becomes an object in memory, so this is less than the limit of JSON.
+# Maximum size of a body. It is below the limit of JSON, because an empty message of two bytes becomes an object in
+# memory.
 MAX_PROTOBUF_BYTES = 8 * 1024 * 1024
-# Messages within messages of a request, which are objects in memory: a request of 512 spans with 30 attributes each has
-# about 31,000.
+# Maximum number of nested messages in a request, each of which becomes an object in memory. A request of 512 spans with
+# 30 attributes each has about 31,000.
 MAX_MESSAGES = 100_000
-# Fields of all kinds, so that reading them takes well below a second.
+# Maximum number of fields of all kinds in a request, so that reading them takes well below a second.
 MAX_FIELDS = 400_000
 VARINT, FIXED_64, LENGTH_DELIMITED, FIXED_32 = 0, 1, 2, 5
-# OTLP JSON has these as hexadecimal digits. The general rule for bytes in JSON is base64.
+# Fields that OTLP JSON contains as hexadecimal digits. Protobuf's general rule for bytes in JSON is base64.
 ID_FIELDS = ("traceId", "spanId", "parentSpanId")
 OtlpItems = Literal["spans", "log records"]
 REQUESTS: dict[OtlpItems, type[Message]] = {"spans": ExportTraceServiceRequest, "log records": ExportLogsServiceRequest}
@@ -70,8 +71,8 @@ def convert_to_json(body: bytes, items: OtlpItems) -> bytes:
 
 
 def _has_few_messages(body: bytes, items: OtlpItems) -> bool:
-    """Returns false if the body contains more than `MAX_MESSAGES` messages. Stops at malformed data, which the parser
-    reports. Takes time in proportion to the fields of messages that are read, whatever their length.
+    """Returns false if the body contains more than `MAX_MESSAGES` messages or `MAX_FIELDS` fields. Stops at malformed
+    data, which the parser reports later. The time depends on the number of fields, not on their length.
     """
     message_count, fields_read = 0, 0
     waiting: list[tuple[int, int, Any]] = [(0, len(body), REQUESTS[items].DESCRIPTOR)]

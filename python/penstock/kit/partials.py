@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from penstock.store.tenant import Row
 
 PARTIALS = Resource("prompt_partials", prompt_partials, publishes=True)
-# Partials of a workspace, and versions of a partial.
+# Maximum number of partials of a workspace, and of versions of a partial.
 MAX_PARTIALS, MAX_VERSIONS = 1000, 1000
 MAX_NAMED_PROMPTS = 5
 ARCHIVED = "archived"
 
 
 def template_content(template: str) -> dict[str, Any]:
-    """Returns the text of a partial in the form in which templates are checked."""
+    """Returns the text of a partial in the form that `check_template` and `find_partials` read."""
     return {TEMPLATE_FIELD: template, "is_raw_template": True}
 
 
@@ -83,8 +83,8 @@ async def add_version(
 
 
 async def publish_values(session: TenantSession, row: Row, version: Row) -> dict[str, Any]:
-    """Returns the column values that change when a version of a partial becomes its default. Raises InvalidError if it
-    refers to partials that do not exist any more, or leads back to itself.
+    """Returns the column values that change when a version of a partial becomes its default. Raises InvalidError if the
+    version refers to partials that no longer exist, or would include its own partial.
     """
     content = template_content(version["content"][TEMPLATE_FIELD])
     used = await check_references(session, row["workspace_id"], content, "version", row["slug"])
@@ -161,8 +161,8 @@ async def reject_if_in_use(session: TenantSession, row: Row) -> None:
 
 
 async def copy_missing(session: TenantSession, source_id: str, target_id: str, requested: Iterable[str]) -> None:
-    """Copies partials that a template needs from one workspace to another that has none of the same slug. Copies the
-    partials that they include, too.
+    """Copies the partials that a template needs from one workspace to another, with the partials that they include.
+    Skips slugs that already exist there.
     """
     existing = await _read_references(session, target_id)
     collection = await resolve_collection(session, "collection_id", None, target_id)
@@ -192,7 +192,7 @@ async def _rows_to_copy(
         if row is None or slug in ordered or slug in existing:
             pending.pop()
         elif slug in entered:
-            # Those that it includes are in the list now.
+            # The partials that it includes are in `ordered` now.
             ordered[slug] = row
             pending.pop()
         else:
@@ -254,7 +254,7 @@ async def _find_prompts(session: TenantSession, row: Row) -> list[str]:
         .select_from(prompts)
         .join(versions, versions.c.resource_id == prompts.c.id)
         .where(prompts.c.workspace_id == row["workspace_id"], is_published)
-        # A quick choice; the template is parsed below.
+        # A coarse filter in SQL. The templates are parsed below.
         .where(cast(versions.c.content, Text).contains(row["slug"], autoescape=True))
         .order_by(prompts.c.id)
     )

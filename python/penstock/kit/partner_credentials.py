@@ -1,5 +1,5 @@
-"""Credentials of guardrail partners that an organisation holds: their validation, storage, and the guardrails that use
-them.
+"""Credentials of an organisation for guardrail partners, which are external services that run checks. Validates and
+stores them, and finds the guardrails that use them.
 """
 
 from __future__ import annotations
@@ -32,20 +32,21 @@ if TYPE_CHECKING:
 
     JsonObject = dict[str, Any]
 
-# Guardrails are published with them, so only the sections of guardrails change.
+# Not published as a resource: they are published inside guardrails, so a change marks only the sections of guardrails.
 PARTNER_CREDENTIALS = Resource("partner_credentials", table, unlisted=frozenset({"sealed"}))
-# Guardrails that an error names.
+# Maximum number of guardrails that an error names.
 MAX_NAMED_GUARDRAILS = 10
-# Where the engine reports a problem of credentials, and where the body of the request has them.
+# Path with which the engine reports a problem of credentials.
 ENGINE_PATH = re.compile(rf"^\$?\.?checks\[\d+\]\.{PARAMETERS}\.({CREDENTIALS}|{BASE_URL})(.*)$")
+# Names of these parameters in the body of a request.
 BODY_NAMES = {CREDENTIALS: CREDENTIALS, BASE_URL: "base_url"}
 
 
 async def load_shared(
     session: TenantSession, workspace_id: str | None, checks: Sequence[JsonObject]
 ) -> dict[str, JsonObject]:
-    """Returns the credentials that checks of a workspace's guardrail need, by partner. Without a workspace, the
-    guardrail is one of the organisation.
+    """Returns the organisation's credentials that checks of a guardrail need, by partner. `workspace_id` is the
+    workspace of the guardrail; `None` if the organisation owns it.
     """
     needed = partner_credentials.find_partners(checks)
     if not needed:
@@ -76,7 +77,7 @@ def reject_unknown_partner(partner: str) -> None:
 async def seal_credentials(
     session: TenantSession, row: Mapping[str, Any], credentials: JsonObject, base_url: str | None
 ) -> dict[str, Any]:
-    """Validates credentials, and returns the column values. Masks stand for the stored credentials of `row`."""
+    """Validates credentials, and returns the column values. Replaces masks by the stored credentials of `row`."""
     before = SplitDocument([], {})
     if row.get("sealed"):
         opened = config_credentials.decode_secrets(await session.open(row["sealed"], row["id"]))
@@ -115,7 +116,7 @@ async def _validate(partner: str, parameters: JsonObject) -> None:
     checks = [
         {"id": check_id, PARAMETERS: partner_credentials.select_parameters(check_id, parameters)} for check_id in usable
     ]
-    # Problems of other parameters are those of the guardrails.
+    # Ignores problems of other parameters, which the guardrails themselves define.
     problems += [problem for problem in await _find_problems(checks) if ENGINE_PATH.match(problem.path)]
     if problems:
         raise _body_error(problems)
@@ -130,7 +131,7 @@ async def _find_problems(checks: list[JsonObject]) -> list[Problem]:
 
 
 def _body_error(problems: Sequence[Problem]) -> InvalidError:
-    """Returns the error with the paths of the request, each problem once."""
+    """Returns an error with the paths of the request body instead of the engine's, and without repeated problems."""
     located = [Problem(ENGINE_PATH.sub(_to_body_path, problem.path), problem.message) for problem in problems]
     unique = list(dict.fromkeys(located))
     return InvalidError(join_problems(unique), unique)
@@ -148,8 +149,8 @@ async def find_users(session: TenantSession, partner: str) -> list[Row]:
 
 
 async def update_users(session: TenantSession, row: Row) -> None:
-    """Checks that changed credentials suit the guardrails that use them, and publishes these guardrails. `row` has the
-    new values.
+    """Checks that changed credentials work with the guardrails that use them, and publishes these guardrails. `row` has
+    the new values.
     """
     users = await find_users(session, row["slug"])
     lost = [user["slug"] for user in users if not may_use_secret(row, user["workspace_id"])]

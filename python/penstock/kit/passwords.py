@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 SHORTEST, LONGEST = 12, 256
-# Each hash takes 64 MiB and about 50 ms of one core.
+# Maximum number of hashes at once, and of requests that wait. Each hash takes 64 MiB and about 50 ms of one core.
 AT_ONCE, WAITING = 2, 20
 
 Password = Annotated[str, Meta(min_length=SHORTEST, max_length=LONGEST, description="password")]
@@ -32,12 +32,12 @@ class PasswordService:
     """Hashes and checks passwords, only a few at a time."""
 
     def __init__(self) -> None:
-        """Starts without failures."""
+        """Starts without failed attempts."""
         self._hasher = PasswordHasher()
         self._turn = asyncio.Semaphore(AT_ONCE)
         self._waiting = 0
         self.throttle = SignInThrottle()
-        # Hash for users who do not exist, so that checking them takes as long as checking others.
+        # Hash that is compared for users who do not exist, so that their check takes as long as others.
         self._nobodys: str | None = None
 
     async def hash_password(self, password: str) -> str:
@@ -45,8 +45,8 @@ class PasswordService:
         return await self._run_in_thread(lambda: self._hasher.hash(password))
 
     async def check_password(self, identity: str, address: str, stored_hash: str | None, password: str) -> None:
-        """Checks a password against the known hash, which is `None` if the user does not exist. Waits first if there
-        were failures for this identity or client address. Raises UnauthorisedError if the password is wrong.
+        """Checks a password against the stored hash, which is `None` if the user does not exist. Waits first if
+        attempts for this identity or client address failed before. Raises UnauthorisedError if the password is wrong.
         """
         await self.throttle.wait_for_turn(identity, address)
         if not await self._run_in_thread(lambda: self._matches(stored_hash, password)):

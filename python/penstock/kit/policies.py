@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 ACTIVE, ARCHIVED = "active", "archived"
 USAGE_POLICIES = Resource("policies", usage_limits_policies, publishes=True)
 RATE_POLICIES = Resource("policies", rate_limits_policies, publishes=True)
-# Active policies of a workspace, of both kinds together. The data plane compares each request with all of them.
+# Maximum number of active policies of a workspace, both kinds together. The data plane compares each request with all
+# of them.
 MAX_ACTIVE_POLICIES = 200
 MAX_CONDITIONS, MAX_CONDITION_VALUES, MAX_VALUE_CHARS, MAX_KEY_CHARS = 20, 100, 512, 128
 MAX_DESCRIPTION_CHARS = 500
@@ -43,7 +44,7 @@ METADATA_PREFIX = "metadata."
 SHARED_KEYS = ("api_key", "config", "model", "prompt", "provider", "virtual_key", "workspace_id")
 RATE_KEYS = (*SHARED_KEYS, "endpoint_type")
 MCP_KEYS = ("mcp_server", "mcp_tool")
-# Operations of the data plane that a client can request. Records name them too.
+# Operations of the data plane that a client can request, with the names that records use.
 ENDPOINT_TYPES = frozenset(
     [
         "batchEmbedContents",
@@ -209,7 +210,9 @@ class KeyRules:
     """Condition and group keys that a policy may use."""
 
     def __init__(self, allowed: Sequence[str], other: Iterable[str] = (), other_need: str = "") -> None:
-        """Stores the allowed keys, and the names of other policies' keys with their requirements."""
+        """Stores the allowed keys. `other` are keys that only other policies may use, and `other_need` states for which
+        ones.
+        """
         self._allowed, self._other, self._other_need = allowed, frozenset(other), other_need
         self._suggester = NameSuggester()
 
@@ -274,7 +277,7 @@ def reject_other_status(row: Row, status: str = ACTIVE) -> None:
 
 
 async def reject_too_many(session: TenantSession) -> None:
-    """Raises ConflictError if the workspace has as many active policies as it may have."""
+    """Raises ConflictError if the workspace already has `MAX_ACTIVE_POLICIES` active policies."""
     counts = [
         await session.count(table, [table.c.status == ACTIVE])
         for table in (usage_limits_policies, rate_limits_policies)

@@ -31,16 +31,17 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock")
 
 MAX_KEY_CHARS = 255
-# Maximum size of a response that is stored for replay. Responses to creations are smaller; a larger one is not stored.
+# Maximum size of a response that is stored for replay. Larger responses are not stored; responses to creations are
+# smaller.
 MAX_STORED_RESPONSE_BYTES = 256 * 1024
 ANY, QUOTE, WEAK = "*", '"', 'W/"'
 READ_CHUNK_BYTES = 64 * 1024
-# From this status on, the request changed nothing.
+# Lowest response status of a request that changed nothing.
 MIN_FAILURE_STATUS = 300
 
 
 class IdempotencyClaim:
-    """The single execution of a request with an Idempotency-Key."""
+    """Claim of an Idempotency-Key by the request that is executed. Repeated requests get its stored response."""
 
     def __init__(self, row_id: str, owner: str) -> None:
         """Stores the ids of the claim's row and of the row that its response is encrypted for."""
@@ -69,8 +70,8 @@ def parse_if_match(header: str | None) -> frozenset[str] | None:
 
 
 async def claim_idempotency_key(session: TenantSession, request: Request[Any, Any, Any]) -> None:
-    """Stores the Idempotency-Key in the transaction of the request. Replays the stored response if the request was done
-    before.
+    """Stores the Idempotency-Key in the transaction of the request. Replays the stored response if the request was
+    executed before.
     """
     key = request.headers.get("idempotency-key")
     if key is None or request.method != "POST" or "claim" in request.scope["state"]:
@@ -129,13 +130,13 @@ async def _replay_response(session: TenantSession, key_digest: str, fingerprint:
 
 
 async def before_send(services: Services, message: Message, scope: Scope) -> None:
-    """Adds the entity tag to responses of changes and stores responses of idempotent requests. Holds a response until
+    """Adds the entity tag to responses of changes and stores responses of idempotent requests. Delays a response until
     the data plane has applied the change.
     """
     state = scope["state"]
     claimed: IdempotencyClaim | None = state.get("claim")
     if message["type"] == "http.response.start":
-        # Responses to reads already have a tag by now: see `kit.json_response`.
+        # Adds the tag only to responses of changes: `kit.json_response` has already added it to responses of reads.
         if (etag := state.get("etag")) and message["status"] < MIN_FAILURE_STATUS:
             message["headers"] = [*message.get("headers", ()), (b"etag", etag.encode())]
         if claimed:
@@ -145,8 +146,8 @@ async def before_send(services: Services, message: Message, scope: Scope) -> Non
             del state["claim"]
             if len(message["body"]) <= MAX_STORED_RESPONSE_BYTES:
                 await _try_store_response(services, claimed, message["body"])
-        # No part of a response is sent before its body. The response is already stored, so a client that retries
-        # meanwhile gets it.
+        # The wait delays the whole response, because its head is sent together with the body. The response is already
+        # stored, so a client that retries meanwhile gets it.
         if awaited := state.pop("awaited", None):
             await services.wait_until_applied(awaited)
 
@@ -156,7 +157,7 @@ async def _try_store_response(services: Services, claimed: IdempotencyClaim, bod
         async with services.database.write_transaction() as connection:
             await _store_response(services, connection, claimed, body)
     except PenstockError as error:
-        # The change is complete, so a client that retries gets its response.
+        # The change is committed, so the client still gets its response.
         log.warning("the response to an idempotent request is not stored: %s", error)
 
 

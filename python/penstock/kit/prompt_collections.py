@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.store.tenant import Row
 
 COLLECTIONS = Resource("collections", collections)
-# Levels of the tree, and collections of a workspace.
+# Maximum depth of the tree, and maximum number of collections of a workspace.
 MAX_DEPTH, MAX_COLLECTIONS = 8, 1000
 
 
@@ -56,7 +56,7 @@ async def resolve_collection(session: TenantSession, path: str, key: str | None,
 
 async def find_home(session: TenantSession, path: str, key: str | None) -> Row:
     """Returns the collection of a new object: the one named in the body, or else the default one of the session's
-    workspace. A collection decides the workspace if the caller has several.
+    workspace. If the caller has several workspaces, the collection decides which one the session uses.
     """
     if key is None:
         return await resolve_collection(session, path, None, session.required_workspace_id)
@@ -80,7 +80,7 @@ async def check_new_parent(session: TenantSession, parent: Row) -> None:
 
 
 async def reject_too_many(session: TenantSession, workspace_id: str) -> None:
-    """Raises ConflictError if the workspace has as many collections as it may have."""
+    """Raises ConflictError if the workspace already has `MAX_COLLECTIONS` collections."""
     count = await session.organisation().count(collections, [collections.c.workspace_id == workspace_id])
     if count >= MAX_COLLECTIONS:
         reason = f"has {count} collections; at most {MAX_COLLECTIONS} are allowed: delete one first"

@@ -1,4 +1,4 @@
-"""What each workspace has from the start for its prompts: a default collection and the labels that all workspaces have."""
+"""Initial objects of each workspace for its prompts: a default collection, and the labels that all workspaces have."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What only callers with the scope `prompts.publish` may do to prompts and partials besides publishing: take away what
-others rely on, and put something else under a name that clients may still use.
+"""Actions on prompts and partials that require the scope `prompts.publish`, besides publishing. They remove objects
+that others rely on, or put another object under a slug that clients may still use.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ ALL_WORKSPACES = "*"
 
 
 async def check_removal(session: TenantSession, row: Row) -> None:
-    """Raises ForbiddenError if a caller who may not publish would delete or archive a prompt that is shared, or that has
-    a protected label. Otherwise the caller could replace what the label selects.
+    """Raises ForbiddenError if a caller who may not publish would delete or archive a prompt that is shared, or that
+    has a protected label. Otherwise the caller could create another prompt for clients that use the label.
     """
     if PUBLISH_SCOPE in session.granted_scopes:
         return
@@ -42,7 +42,7 @@ async def check_removal(session: TenantSession, row: Row) -> None:
 
 
 async def release_slug(session: TenantSession, table: Table, row: Row) -> None:
-    """Remembers the slug of a deleted prompt or partial: clients may still use it."""
+    """Stores the slug of a deleted prompt or partial in `released_slugs`, because clients may still use it."""
     if await _is_released(session, table, row["slug"], row["workspace_id"]):
         return
     owner = {"organisation_id": row["organisation_id"], "workspace_id": row["workspace_id"]}
@@ -51,8 +51,8 @@ async def release_slug(session: TenantSession, table: Table, row: Row) -> None:
 
 
 async def check_slug(session: TenantSession, table: Table, slug: str | None, workspace_id: str) -> None:
-    """Raises ForbiddenError if a caller who may not publish chooses a slug by which clients may mean another object: one
-    that was deleted, or a prompt that another workspace shares with this one.
+    """Raises ForbiddenError if a caller who may not publish chooses a slug that clients may use for another object.
+    That is a deleted object, or a prompt that another workspace shares with this one.
     """
     if slug is None or PUBLISH_SCOPE in session.granted_scopes:
         return
@@ -67,7 +67,9 @@ async def check_slug(session: TenantSession, table: Table, slug: str | None, wor
 
 
 def shared_conditions(workspace_ids: Collection[str] | None) -> list[ColumnElement[bool]]:
-    """Returns SQL conditions for active prompts that other workspaces share with these; with any if it is `None`."""
+    """Returns SQL conditions for active prompts that other workspaces share with these workspaces; `None` selects all
+    shared prompts.
+    """
     conditions = [prompts.c.status == ACTIVE, prompts.c.shared_with.is_not(None)]
     if workspace_ids is None:
         return conditions

@@ -51,7 +51,7 @@ class SharedPrompt(PromptSummary, frozen=True, kw_only=True):
 
 
 def share_values(row: Row) -> dict[str, Any]:
-    """Returns the values of the fields that say how a prompt is shared."""
+    """Returns the response fields that describe how a prompt is shared."""
     shared_with = row["shared_with"]
     same = ("shared_by_user_id", "shared_from_version_id", "forked_from_prompt_id", "forked_from_prompt_version_id")
     return {
@@ -71,7 +71,7 @@ def to_shared_prompt(row: Row) -> SharedPrompt:
 
 
 async def share_prompt(session: TenantSession, row: Row, request: SharePrompt, version_id: str) -> Row:
-    """Shares a prompt with the wanted workspaces, instead of those that it was shared with before."""
+    """Shares a prompt with the requested workspaces, instead of those that it was shared with before."""
     if request.workspaces is not None and request.allow_all_workspaces:
         raise field_error("allow_all_workspaces", "cannot be combined with workspaces; send one of them")
     if request.workspaces is None and request.allow_all_workspaces is False:
@@ -94,8 +94,8 @@ async def share_prompt(session: TenantSession, row: Row, request: SharePrompt, v
 
 
 async def _reject_taken_slug(session: TenantSession, row: Row, shared_with: str | list[str]) -> None:
-    """Raises ConflictError if clients of the workspaces may mean another prompt by the slug: one of their own, also if
-    it is archived or deleted, or one that is shared with them already.
+    """Raises ConflictError if the slug of a prompt stands for another prompt in workspaces that it is to be shared
+    with. That may be their own prompt, even an archived or deleted one, or one that is already shared with them.
     """
     org_session = session.organisation()
     targets = None if shared_with == ALL_WORKSPACES else list(shared_with)

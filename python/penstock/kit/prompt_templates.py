@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 MAX_TEMPLATE_BYTES = 1024 * 1024
 # Maximum total size of the other fields of a version, as JSON.
 MAX_DETAILS_BYTES = 1024 * 1024
-# Levels of objects and lists in a field. The engine and the databases read fewer levels than a request may have.
+# Maximum nesting of objects and lists in a field. The engine and the databases read fewer levels than a request may
+# have.
 MAX_DEPTH = 64
 TEMPLATE_FIELD = "string"
 

@@ -22,13 +22,13 @@ async def create_initial_rows(session: TenantSession, workspace_id: str) -> None
 
 
 async def delete_contents(session: TenantSession) -> None:
-    """Deletes the prompts, partials, labels and collections of the session's workspace. Their versions are deleted with
-    those of other objects.
+    """Deletes the prompts, partials, labels and collections of the session's workspace. The calling code deletes their
+    versions, together with those of other objects.
     """
     for resource in (PROMPTS, PARTIALS):
         await resource.delete_all(session)
     await LABELS.delete_all(session, ~labels.c.is_universal)
     await COLLECTIONS.delete_all(session, ~collections.c.is_default)
-    # Initial objects of a workspace have no entries in the audit log: neither now nor at its creation.
+    # Deletes the initial objects without entries in the audit log, because their creation has none either.
     for table in (labels, collections):
         await session.delete(table)

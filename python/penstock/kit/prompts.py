@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 PROMPTS = Resource("prompts", prompts, publishes=True)
 MAX_VERSIONS = 1000
-# Largest number of a version in a request; more than any prompt has.
+# Maximum version number in a request. No prompt has that many versions.
 MAX_NUMBER = 1_000_000
-# Slugs that would be another route.
+# Slugs that prompts cannot have, because their path is another route.
 RESERVED_SLUGS = frozenset({"partials"})
-# Fields that a new version needs, unless it is made from the newest one.
+# Fields that a new version needs, unless it takes them from the newest version.
 REQUIRED_FIELDS = ("string", "parameters", "virtual_key", "model")
-# Value of each field of a version that the data plane reads.
+# Default value of each version field that the data plane reads.
 CONTENT_DEFAULTS: dict[str, Any] = {
     "string": "",
     "is_raw_template": False,
@@ -49,7 +49,7 @@ CONTENT_DEFAULTS: dict[str, Any] = {
     "tool_choice": None,
 }
 CONTENT_FIELDS = tuple(CONTENT_DEFAULTS)
-# Spellings of the field with notes of clients.
+# The two names of the field in which clients store their own notes.
 METADATA_FIELDS = ("template_metadata", "prompt_metadata")
 
 ModelName = Annotated[str, Meta(max_length=1024)]
@@ -98,7 +98,7 @@ class VersionFields(msgspec.Struct, frozen=True, kw_only=True):
     ] = UNSET
 
 
-# Fields of a request that make a new version.
+# Request fields that create a new version of a prompt.
 VERSION_FIELDS = frozenset({*REQUIRED_FIELDS, *VersionFields.__struct_fields__})
 
 
@@ -120,7 +120,7 @@ class PromptSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PromptContent(msgspec.Struct, frozen=True, kw_only=True):
-    """Content of a version: what the data plane reads, and what only clients read."""
+    """Content of a version: `content` is for the data plane, and the other fields are only for clients."""
 
     content: dict[str, Any]
     template_metadata: dict[str, Any] | None = None
@@ -139,7 +139,7 @@ def merge_fields(sent: Mapping[str, Any], before: PromptContent | None) -> Promp
     fields = dict(sent)
     if "is_raw_template" in fields:
         fields["is_raw_template"] = bool(fields["is_raw_template"])
-    # Empty lists are shown instead of null.
+    # Stores an empty list as null. Responses contain an empty list instead of null.
     fields |= {name: fields[name] or None for name in ("functions", "tools") if name in fields}
     metadata = _template_metadata(fields, before)
     base = before.content if before else CONTENT_DEFAULTS
@@ -305,7 +305,7 @@ async def labels_by_version(session: TenantSession, prompt_ids: Iterable[str]) -
 
 async def touch_prompt(session: TenantSession, row: Row) -> None:
     """Changes the time of a prompt's last change, so that If-Match detects a change of its labels."""
-    # Always later than before, or two changes within one millisecond would look like one.
+    # The new time must be later than the old one, or two changes within one millisecond would look like one.
     await session.update(prompts, row["id"], {"last_updated_at": max(now(), row["last_updated_at"] + 1)})
 
 

@@ -100,7 +100,7 @@ class AzureOpenAiOptions(EntraOptions, frozen=True, forbid_unknown_fields=True, 
 
     azure_resource_name: BoundedText | None = None
     azure_deployment_config: Annotated[list[AzureDeployment], Meta(min_length=1)] | None = None
-    # Names of other clients for the resource, and for its only deployment.
+    # Other names that some clients use for the resource, for its only deployment, and for the API version of that.
     resource_name: BoundedText | None = None
     deployment_name: BoundedText | None = None
     api_version: Annotated[str, Meta(min_length=1, max_length=30)] | None = None
@@ -171,7 +171,7 @@ class VertexAiOptions(KeylessOptions, frozen=True, forbid_unknown_fields=True, k
     vertex_service_account_json: dict[str, Any] | Literal["*****"] | None = None
     vertex_storage_bucket_name: BoundedText | None = None
     vertex_skip_ptu_cost_attribution: bool | None = None
-    # Stored for consoles; requests do not use it.
+    # Stored only for consoles, which display it; requests do not use it.
     vertex_map_metadata: bool | None = None
     skipPtuCostAttribution: bool | None = None  # noqa: N815 - as clients of others call it
 
@@ -224,11 +224,12 @@ REQUIRED_FIELDS = {
     ("vertex_auth_type", "serviceAccount"): ("vertex_service_account_json",),
     ("vertex_auth_type", "workloadIdentityFederation"): ("vertex_service_account_json",),
 }
-# Fields of which a provider needs one, by their names in other clients.
+# Groups of fields, by provider. Each group has the names of one option in different clients, and one of them is
+# required.
 REQUIRED_ALTERNATIVES = {
     "azure-openai": (("azure_resource_name", "resource_name"), ("azure_deployment_config", "deployment_name")),
 }
-# Values with another name in the engine.
+# Values that the engine calls differently, by field and value.
 VALUE_ALIASES = {("vertex_auth_type", "workload"): "workloadIdentityFederation"}
 # Field names of older clients (virtual keys), with the engine's header for each.
 LEGACY_FIELDS = {
@@ -268,8 +269,8 @@ def check_options(path: str, provider: str, fields: Mapping[str, Any], mapped: f
         problems += [
             Problem(f"{path}.{name}", reason) for name in names if fields.get(field) == value and name not in present
         ]
-    # If only common fields are given, the required ones of the provider may be missing: it is configured by its key
-    # alone.
+    # If a client sends only fields that all providers have, required fields may be missing: the key alone configures
+    # the provider.
     if set(fields) <= set(ProviderOptions.__struct_fields__) and not mapped & set(form.__struct_fields__):
         form = ProviderOptions
     else:
@@ -291,8 +292,8 @@ def field_names(provider: str) -> tuple[str, ...]:
 
 
 def needs_key(provider: str) -> bool:
-    """Returns true if requests to a provider fail without a credential: it is a public service that knows no identity
-    of the machine.
+    """Returns true if requests to a provider fail without a credential. Its host is then public, and it does not accept
+    the identity of the machine.
     """
     form = OPTIONS_BY_PROVIDER.get(provider, ProviderOptions)
     host = urlsplit(_base_urls().get(provider, "")).hostname or ""
@@ -381,7 +382,7 @@ def _client_field(provider: str, engine_path: str, fields: Mapping[str, Any]) ->
 def split_secrets(
     path: str, options: Mapping[str, Any], masked: Mapping[str, Any], secrets: Mapping[str, Any]
 ) -> tuple[Any, dict[str, Any]]:
-    """Splits the options that were sent into displayed and secret values. `shown` and `secrets` are the stored values."""
+    """Splits options of a request into displayed and secret values. `masked` and `secrets` are the stored ones."""
     displayed = {name: value for name, value in options.items() if value is not None}
     hidden: dict[str, Any] = {}
     moved = has_new_destination(masked, displayed)
@@ -394,7 +395,7 @@ def split_secrets(
 
 
 def is_sent_anew(sent: Any, masked: Any, secret: Any) -> bool:  # noqa: ANN401 - a text, or a table of them
-    """Returns true if nothing of a secret option that was sent stands for the stored value."""
+    """Returns true if a secret option in a request is complete: no mask in it stands for the stored value."""
     return bool(sent) and _restore_masked(sent, masked, secret) == sent
 
 

@@ -1,4 +1,4 @@
-"""What uses a saved provider and a saved prompt. People ask before they change or delete one."""
+"""Finds the objects that use a saved provider or prompt. Users can check them before they change or delete it."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from penstock.store.tenant import Row
 
 POLICY_TABLES = (usage_limits_policies, rate_limits_policies)
-# Keys of conditions of policies that name providers and prompts.
+# Condition keys of policies that name providers, and those that name prompts.
 PROVIDER_KEYS, PROMPT_KEYS = ("virtual_key", "provider"), ("prompt",)
 
 
 async def find_provider_users(session: TenantSession, row: Row) -> list[tuple[str, Reference]]:
-    """Returns the configs, prompts and policies that name a provider, each with its key in `VISIBLE_WITH`."""
+    """Returns configs, prompts and policies that name a provider, each with its key in `references.VISIBLE_WITH`."""
     names = {row["id"], row["slug"]}
     tenant, workspace_id = session.organisation(), row["workspace_id"]
     users: list[tuple[str, Reference]] = []
@@ -39,7 +39,7 @@ async def find_provider_users(session: TenantSession, row: Row) -> list[tuple[st
 
 
 async def find_prompt_users(session: TenantSession, row: Row) -> list[tuple[str, Reference]]:
-    """Returns the forks of a prompt and the policies that name it, each with its key in `VISIBLE_WITH`."""
+    """Returns the forks of a prompt and the policies that name it, each with its key in `references.VISIBLE_WITH`."""
     query = select(prompts).where(prompts.c.forked_from_prompt_id == row["id"]).order_by(prompts.c.id)
     forks = await session.organisation().fetch_rows(query, prompts)
     users = [
@@ -53,7 +53,7 @@ async def _find_prompts(session: TenantSession, workspace_id: str, names: set[st
     number = versions.c.number
     is_labelled = exists().where(prompt_labels.c.prompt_id == prompts.c.id, prompt_labels.c.number == number)
     is_published = or_(number == prompts.c.default_version, number == prompts.c.latest_version, is_labelled)
-    # A quick choice; the content is read below.
+    # A coarse filter in SQL. The content is checked below.
     is_mentioned = or_(*(cast(versions.c.content, Text).contains(name, autoescape=True) for name in sorted(names)))
     query = (
         select(prompts, number, versions.c.content)

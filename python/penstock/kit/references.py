@@ -1,4 +1,6 @@
-"""What uses a saved object, such as the configs that name a guardrail. People ask before they change or delete it."""
+"""Objects that use a saved object, such as the configs that name a guardrail. Users can check them before they change
+or delete it.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,13 @@ if TYPE_CHECKING:
     from penstock.store.tenant import Row
 
 Kind = Literal["config", "workspace", "organisation", "api_key", "prompt", "policy"]
-# Users of an object that an error names.
+# Maximum number of using objects that an error names.
 MAX_NAMED_USERS = 10
-# Users that a response lists. The total counts all of them.
+# Maximum number of using objects that a response lists. Its `total` counts all of them.
 MAX_SHOWN_USERS = 200
-# Fields that a response lists for each user.
+# Maximum number of fields that a response lists for each using object.
 MAX_FIELDS = 20
-# Scopes of which a caller needs one to see a user of the object.
+# Scopes by type of the using object. A caller needs one of them to see such an object.
 VISIBLE_WITH = {
     "config": frozenset({"configs.list", "configs.read"}),
     "prompt": frozenset({"prompts.list", "prompts.read"}),
@@ -65,8 +67,8 @@ def make_reference(kind: Kind, row: Row, workspace_id: str | None, fields: list[
 
 
 def list_visible(session: TenantSession, users: Sequence[tuple[str, Reference]]) -> ReferenceList:
-    """Returns the users that the caller may see, and how many others there are. Each comes with its key in
-    `VISIBLE_WITH`.
+    """Returns the using objects that the caller may see, and the number of the others. `users` contains each with its
+    key in `VISIBLE_WITH`.
     """
     visible = [user for needed, user in users if _is_visible(session, needed, user)]
     return ReferenceList(total=len(users), hidden=len(users) - len(visible), data=visible[:MAX_SHOWN_USERS])
@@ -80,7 +82,7 @@ def _is_visible(session: TenantSession, needed: str, user: Reference) -> bool:
 
 
 def reject_if_used(kind: str, slug: str, users: Sequence[tuple[str, Reference]]) -> None:
-    """Raises ConflictError with the names of what uses an object."""
+    """Raises ConflictError with the names of the objects that use an object, if there are any."""
     if not users:
         return
     names = ", ".join(_describe(user) for _, user in users[:MAX_NAMED_USERS])

@@ -30,24 +30,24 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock")
 
 FLUSH_INTERVAL_SECONDS = 1.0
-# Entries that wait for a flush, of each origin. Later ones are dropped and counted.
+# Maximum number of entries per origin that wait for a flush. Further entries are dropped and counted.
 MAX_PENDING = 100
-# The same limit per caller, and per address of unauthenticated callers, so that one of them cannot crowd out the
-# others.
+# Maximum number of waiting entries per caller, and per address of unauthenticated clients. So one client cannot
+# displace the entries of others.
 MAX_PENDING_PER_CLIENT = 20
-# Number of newest entries that are stored per organisation, origin and caller.
+# Maximum number of stored entries per organisation and origin, and per caller. The oldest entries are deleted.
 MAX_STORED, MAX_STORED_PER_CALLER = 1000, 200
 # Origin of a refusal: a client without a valid credential, or an authenticated caller.
 ANONYMOUS, CALLER = "anonymous", "caller"
-# The longest field of an entry. The path of a refused request may contain anything.
+# Maximum length of a field of an entry, because a client may send any path.
 MAX_FIELD_CHARACTERS = 512
 
 
 class RefusalLog:
-    """Collects refusals and writes them to the audit log in the background."""
+    """Collects refused requests, and writes them to the audit log in the background."""
 
     def __init__(self, database: Database, counter: RefusalCounter) -> None:
-        """Starts empty."""
+        """Starts without refused requests."""
         self._database = database
         self._counter = counter
         self._pending: dict[str, deque[dict[str, Any]]] = {ANONYMOUS: deque(), CALLER: deque()}
@@ -89,7 +89,8 @@ class RefusalLog:
 
     async def _write(self, connection: AsyncConnection, rows: list[dict[str, Any]]) -> None:
         results = (await connection.execute(select(organisations.c.id).limit(2))).scalars().all()
-        # A request without a valid credential names no organisation. With a single one there is no doubt.
+        # A request without a valid credential names no organisation. It is logged for the only organisation, if there
+        # is just one.
         only = results[0] if len(results) == 1 else None
         all_rows: list[dict[str, Any]] = [{**row, "organisation_id": row["organisation_id"] or only} for row in rows]
         known = [row for row in all_rows if row["organisation_id"]]
@@ -131,7 +132,7 @@ def _refusal_row(request: Request[Any, Any, Any], status: int, caller: Caller | 
         "key_made_by": caller.key_made_by if caller else None,
         "method": method[:32],
         "uri": _printable(path),
-        # The query of a stranger may hold a credential.
+        # The query of an unauthenticated client may contain a credential.
         "query_params": "",
         "request_id": request_id(request.scope),
         "client_ip": client_address(request),

@@ -20,7 +20,7 @@ log = logging.getLogger("penstock")
 
 CLIENT_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 HEADER_NAME = b"x-request-id"
-# OpenAI's SDK reads the first name, Anthropic's the second.
+# Response headers with the id. OpenAI's SDK reads the first one, Anthropic's the second one.
 RESPONSE_HEADERS = (HEADER_NAME, b"request-id")
 INTERNAL_PREFIX = "/internal/"
 
@@ -37,7 +37,7 @@ def request_id(scope: Any) -> str:  # noqa: ANN401 - the scope of a request, als
 
 
 async def add_request_id(message: Message, scope: Scope) -> None:
-    """Adds the id to a response, and writes a line to the log at the level debug."""
+    """Adds the id to a response. Also writes the line of the access log, and a log line at the level debug."""
     if message["type"] != "http.response.start" or scope["path"].startswith(INTERNAL_PREFIX):
         return
     own_id = request_id(scope)

@@ -1,7 +1,7 @@
 """Re-rating: computes the costs of stored logs again with the prices of today, and corrects those that differ.
 
-A correction is an amendment in the spool, so it reaches the log store and the record file in the same way as usage that
-became known late. It names the cost before, so that what sums up costs can add the difference.
+A correction is an amendment in the spool. So it reaches the log store and the record file like usage that becomes known
+after the request. It contains the previous cost, so that code that sums up costs can add the difference.
 """
 
 from __future__ import annotations
@@ -33,24 +33,25 @@ if TYPE_CHECKING:
     from penstock.kit.tenant_session import TenantSession
     from penstock.pricing.cost_calculator import Cost, CostCalculator
 
-# A request returns after about this time, with a cursor for the next one. The edge worker waits 30 seconds.
+# Time after which a request returns, with a cursor for the next request. The edge worker waits 30 seconds.
 SLICE_SECONDS = 8.0
-# Pages come from a window of time, because the log store sorts all rows of the range. The window follows the traffic.
+# First, minimum and maximum time window of one query. It is limited because the log store sorts all rows of the range,
+# and adapts to the traffic.
 FIRST_WINDOW, SHORTEST_WINDOW, LONGEST_WINDOW = timedelta(hours=1), timedelta(minutes=1), timedelta(days=7)
-# Behind all records of the same millisecond.
+# Id that sorts after all records of the same millisecond.
 LAST_ID = str(uuid.UUID(int=2**128 - 1))
 BATCH_SOURCE = "batch"
 PAGE_ROWS = MAX_USAGE_ROWS
 
 
 class ModelRating(msgspec.Struct, kw_only=True):
-    """What re-rating found for one model. Costs are in nano-dollars."""
+    """Result of re-rating the logs of one model. Costs are in nano-dollars."""
 
     logs: int = 0
     corrected: int = 0
-    # Logs without a price today, of which those with a cost keep it.
+    # Logs whose model has no price today. Their stored cost stays as it is.
     unpriced: int = 0
-    # Logs whose price cannot be computed again.
+    # Logs whose cost cannot be computed again.
     skipped: int = 0
     old_cost: int = 0
     new_cost: int = 0
@@ -66,8 +67,9 @@ class RatingSlice(NamedTuple):
 class SavedProviders(NamedTuple):
     """Saved providers of an organisation, and the prices of their integrations."""
 
-    # Integration by workspace and slug. Providers of the settings file have no integration.
+    # Ids of integrations, by workspace and slug of the provider.
     integration_ids: Mapping[tuple[str, str], str]
+    # Slugs of the providers in the settings file, which have no integration.
     file_slugs: frozenset[str]
     prices: Mapping[str, SavedPrices]
 
@@ -106,7 +108,7 @@ class Rerater:
         self._saved = saved
 
     async def run_slice(self, filters: LogFilters, cursor: str | None, *, is_dry_run: bool) -> RatingSlice:
-        """Re-rates logs, the oldest first, until the slice is over. `filters` must have a range of time."""
+        """Re-rates logs, the oldest first, for about `SLICE_SECONDS`. `filters` must have a range of time."""
         start, end = filters.time_of_generation_min, filters.time_of_generation_max
         if start is None or end is None:
             raise field_error("time_of_generation_min", "is required")
@@ -163,9 +165,9 @@ class Rerater:
         return frames
 
     def _to_request(self, row: Mapping[str, Any]) -> StoredRequest | None:
-        """Returns the inputs of a log's cost; `None` if the log keeps its cost."""
+        """Returns the data from which the cost of a log is computed; `None` if its cost must not change."""
         if row["cost_nanodollars"] == 0 and row["price_version"] is None:
-            # Nothing had to be paid, for example because the capacity is paid for by the hour.
+            # The request was free of charge, for example because its capacity is paid for by the hour.
             return None
         try:
             saved = self._saved.find_prices(row)
@@ -189,8 +191,8 @@ def _model_of(row: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _has_same_price(row: Mapping[str, Any], cost: Cost) -> bool:
-    """Returns true if the price of a log is still the same. Then its cost was right: the gateway knew more of the request
-    than its record has.
+    """Returns true if the price of a log is unchanged. Its stored cost is then right, even if it differs: the gateway
+    knew more about the request than the record contains.
     """
     return row["cost_nanodollars"] is not None and row["price_version"] == cost.price_version
 

@@ -32,7 +32,7 @@ class Resource(msgspec.Struct, frozen=True):
     table: Table
     # True if changes must be published to the data plane.
     publishes: bool = False
-    # Columns that list queries skip because they are not shown and may be large.
+    # Columns that list queries do not read, because lists do not contain them and they may be large.
     unlisted: frozenset[str] = frozenset()
 
     async def create(self, session: TenantSession, values: Mapping[str, Any]) -> Row:
@@ -41,7 +41,7 @@ class Resource(msgspec.Struct, frozen=True):
         row = await session.insert(
             self.table, {"id": new_id(), "created_at": moment, "last_updated_at": moment, **values}
         )
-        # The columns that were not given are null now.
+        # Columns without a value in `values` are null in the database.
         await self._record_change(session, "create", None, {**dict.fromkeys(self.table.c.keys()), **row})
         return row
 

@@ -29,7 +29,7 @@ API_KEYS, VIRTUAL_KEYS = "workspace_user_api_keys workspace_service_api_keys", "
 VIEW_SCOPES = {
     "Logs": frozenset({"logs.view", "logs.read"}),
     "LogMetadata": frozenset({"logs.list"}),
-    # Scopes do not decide which logs a caller sees.
+    # No scope decides if a caller sees the logs of other users; `penstock.kit.log_access` reads this flag.
     "AllData": frozenset[str](),
     "ApiKeys": _scopes(API_KEYS, "read list"),
     "Configs": _scopes("configs", "read list"),
@@ -53,7 +53,7 @@ MANAGER_WRITE_SCOPES = {
     "McpServers": _scopes("mcp_servers", CHANGE_VERBS),
     "WsMcpIntegrations": _scopes("workspace_mcp_integrations", CHANGE_VERBS),
 }
-# By role and flag: the scopes that the flag controls.
+# Scopes that a flag controls, by role and flag.
 FLAG_SCOPES: dict[str, dict[str, frozenset[str]]] = {
     "member": {
         **{f"membersView{subject}": scopes for subject, scopes in VIEW_SCOPES.items()},
@@ -65,14 +65,13 @@ FLAG_SCOPES: dict[str, dict[str, frozenset[str]]] = {
         "managersUpdateWs": frozenset({"workspaces.update"}),
     },
 }
-# Flag values of a workspace that has changed none.
+# Default values of all flags.
 DEFAULT_FLAGS: dict[str, bool] = {
     **{name: scopes <= member_scopes(role) for role, flags in FLAG_SCOPES.items() for name, scopes in flags.items()},
     # No scope decides what admins of the organisation see in a workspace; `penstock.kit.log_access` reads these flags.
     **{f"organisationAdminsView{subject}": True for subject in ("Logs", "LogMetadata")},
 }
-# By subject of a flag: its settings section. The organisation decides per section whether workspaces may change the
-# flags.
+# Settings section by subject of a flag. The organisation decides per section if workspaces may change the flags.
 SECTION_BY_SUBJECT = {
     **dict.fromkeys(("Logs", "LogMetadata", "AllData"), "logs"),
     "ApiKeys": "api_keys",
@@ -87,13 +86,14 @@ SECTION_BY_SUBJECT = {
 }
 FLAG_PREFIX = re.compile("^(?:members|managers|organisationAdmins)(?:View|Write|Update)")
 SECTION_BY_FLAG = {name: SECTION_BY_SUBJECT[FLAG_PREFIX.sub("", name)] for name in DEFAULT_FLAGS}
-# Settings field of the organisation with the flags for whose logs each role sees.
+# Settings field of the organisation with the flags that decide whose logs a role sees.
 VISIBILITY_FIELD = "data_visibility"
 NO_SETTINGS: Mapping[str, Any] = {}
 
 
 def non_default_flags(settings: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, bool]:
-    """Returns the flags that differ from their defaults, from the settings of a workspace and its organisation.
+    """Returns the flags that differ from their defaults, from the settings of a workspace and those of its
+    organisation, `above`.
 
     The workspace's value wins if the organisation lets workspaces change that section.
     """

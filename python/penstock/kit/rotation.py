@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 PERIOD_DAYS = {"weekly": 7, "monthly": 30}
 DAY_MS = 24 * 3600 * 1000
-# Limits of the transition period in milliseconds. The maximum is also the longest rotation period.
+# Minimum and maximum of the transition period in milliseconds. The maximum is also the longest rotation period.
 SHORTEST_TRANSITION, LONGEST_TRANSITION = 30 * 60 * 1000, 365 * DAY_MS
 
 TransitionMs = Annotated[
@@ -65,7 +65,7 @@ def build_policy(
     requested_at = (
         format_timestamp(to_milliseconds(utc_midnight(policy.next_rotation_at))) if policy.next_rotation_at else None
     )
-    # A client that sends back the time it read does not set a new one.
+    # A client that sends back the time that it read does not change it.
     is_new = requested_at is not None and requested_at != before.get("next_rotation_at")
     if enforced is not None:
         policy = _apply_enforced_period(policy, enforced, is_new=is_new)
@@ -88,7 +88,9 @@ def build_policy(
 
 
 def check_transition_length(path: str, transition: int, cadence: int | None, policy: Mapping[str, Any] | None) -> None:
-    """Rejects a transition that is not shorter than the rotation period, whether enforced or the key's own."""
+    """Rejects a transition period that is not shorter than the rotation period: the enforced one, `cadence` in days,
+    and that of the key's `policy`.
+    """
     policy = policy or {}
     if any(days * DAY_MS <= transition for days in (cadence, _period_days(policy)) if days is not None):
         raise field_error(path, "must be shorter than the period of the rotation")

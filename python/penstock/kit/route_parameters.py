@@ -1,5 +1,5 @@
-"""Path and query parameters that many routes share. They are not in `shared_fields` and `listing`, so that the start of
-the gateway can do without the framework of the routes.
+"""Path and query parameters that many routes share. They are not in `shared_fields` and `numbered_pages`, because the
+start of the gateway imports those modules and must not load the web framework.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Warnings about saved providers that a config or a prompt names and that do not exist. The object is saved nevertheless."""
+"""Warnings about missing saved providers that a config or a prompt names. The object is saved nevertheless."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Revocation of sessions after other changes, such as a new password. Writes the same audit log entries as signing out."""
+"""Revocation of sessions after changes such as a new password. Writes the same audit log entries as signing out."""
 
 from __future__ import annotations
 

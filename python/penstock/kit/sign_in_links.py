@@ -71,7 +71,9 @@ async def use_link(connection: AsyncConnection, text: str) -> None:
 
 
 async def delete_sign_in_links(connection: AsyncConnection, user_id: str) -> None:
-    """Deletes the unused links of a user, who changed the password because a stranger may know a link."""
+    """Deletes the unused links of a user. Called when the user changes the password, because a stranger may know a
+    link.
+    """
     await connection.execute(delete(sign_in_links).where(sign_in_links.c.user_id == user_id))
 
 

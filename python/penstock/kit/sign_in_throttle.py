@@ -12,21 +12,22 @@ import msgspec
 
 from penstock.errors import RateLimitedError
 
-# Failures are forgotten after this time without a new one.
+# Time without a new failure after which earlier failures no longer count.
 WINDOW_SECONDS = 300.0
 FREE_FAILURES, FREE_FAILURES_PER_ACCOUNT, FREE_FAILURES_PER_ADDRESS = 5, 50, 100
 FIRST_DELAY_SECONDS, MAX_DELAY_SECONDS = 0.1, 5.0
-# Attempts that would have to wait longer are rejected.
+# Maximum wait of an attempt. An attempt that would have to wait longer is rejected.
 MAX_WAIT_SECONDS = 10.0
 MAX_LANES, MAX_KNOWN_ADDRESSES = 10_000, 10_000
-# Attempts that may wait at the same time, for all accounts.
+# Maximum number of attempts that wait at the same time, for all accounts together.
 MAX_WAITING = 200
-# A provider gives each client at least this many bits of IPv6 addresses of its own (RFC 6177).
+# Length of the IPv6 prefix that counts as one client. Internet providers assign each customer at least such a network
+# (RFC 6177).
 IPV6_PREFIX_BITS = 64
 
 
 class Lane(msgspec.Struct):
-    """Attempts that share a delay: their recent failures, and when the next attempt may begin."""
+    """Group of attempts that share a delay: the number of recent failures, and when the next attempt may begin."""
 
     free_failures: int
     failures: int = 0
@@ -103,14 +104,15 @@ class SignInThrottle:
         if account is None:
             return [self._lane(f"api key {address}", FREE_FAILURES_PER_ADDRESS)]
         names = {f"{account} {address}": FREE_FAILURES}
-        # Failures of others must not delay the owner of the account, who signed in from this address before.
+        # Failures of others must not delay the owner of the account at an address from which the account signed in
+        # before.
         if (account, address) not in self._known:
             names[f"account {account}"] = FREE_FAILURES_PER_ACCOUNT
             names[f"address {address}"] = FREE_FAILURES_PER_ADDRESS
         return [self._lane(name, free) for name, free in names.items()]
 
     def _lane(self, name: str, free_failures: int) -> Lane:
-        # The lane that was used last is at the end, so the oldest one is evicted.
+        # Inserts the lane at the end again, so that the lane that was unused for longest is evicted first.
         lane = self._lanes.pop(name, None)
         if lane is None or time.monotonic() - lane.failed_at >= WINDOW_SECONDS:
             lane = Lane(free_failures)

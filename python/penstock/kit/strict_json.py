@@ -9,7 +9,7 @@ import re
 import sys
 from typing import Any, NoReturn, cast
 
-# Maximum nesting of objects and arrays; the object itself is the first level.
+# Maximum nesting of objects and arrays. The outermost object is the first level.
 MAX_DEPTH = 32
 # Half a pair of surrogates, which a `str` may contain although it is not Unicode text.
 SURROGATE = re.compile("[\ud800-\udfff]")

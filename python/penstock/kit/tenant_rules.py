@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 PERIOD_DAYS = {"weekly": 7, "monthly": 30}
 MIN_SESSION_SECONDS = 900
-# Older sessions end, regardless of the organisation's settings.
+# Maximum lifetime of a session, regardless of the organisation's settings.
 MAX_SESSION_SECONDS = 366 * 24 * 3600
 # Session lifetime if the organisation sets none.
 DEFAULT_SESSION_SECONDS = 12 * 3600
@@ -34,7 +34,7 @@ BlockInlineConfig = Annotated[
         description="reject requests that choose a provider, endpoint or config inline; saved configs and providers stay allowed; null: no rule"
     ),
 ]
-# Ten years. A key that must live longer does not need an expiry.
+# Maximum lifetime of a key with an expiry: ten years. A key for a longer time does not need an expiry.
 MAX_KEY_SECONDS = 10 * 366 * 24 * 3600
 KeyLifetimeSeconds = Annotated[int, Meta(ge=1, le=MAX_KEY_SECONDS)]
 DefaultKeyTtl = Annotated[
@@ -59,9 +59,9 @@ AutoCreateKeys = Annotated[
         description="create a key for each user who joins a workspace; a user who accepts an invitation sees the key, keys of other users must be rotated to be seen; null: no rule"
     ),
 ]
-# Field of the settings that lists the security sections which workspaces may change.
+# Settings field of an organisation: for each security section, true if workspaces may change it.
 OVERRIDES = "security_settings_overrides"
-# Section of the setting `block_inline_config`.
+# Security section that contains the setting `block_inline_config`.
 DATA_PLANE = "data_plane_security_settings"
 # Rules that a workspace inherits from its organisation unless it sets them itself.
 INHERITED_RULES = ("user_api_key_rotation_period", "user_api_key_ttl")
@@ -123,7 +123,7 @@ def blocks_inline_config(settings: Mapping[str, Any], above: Mapping[str, Any]) 
     is_organisation_blocked = bool(above.get(name))
     is_left = above.get(OVERRIDES, {}).get(DATA_PLANE)
     if is_left is None:
-        # Both must allow it.
+        # If the organisation does not decide who chooses, it and the workspace must both allow inline configs.
         return is_organisation_blocked or bool(settings.get(name))
     return bool(settings.get(name, is_organisation_blocked)) if is_left else is_organisation_blocked
 

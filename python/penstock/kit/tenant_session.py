@@ -44,18 +44,18 @@ if TYPE_CHECKING:
 
 # Unix time in milliseconds after which the edge worker no longer waits for the response.
 DEADLINE_HEADER = "x-penstock-deadline-ms"
-# An archived workspace is read-only.
+# Statuses of workspaces that a session may change, and may read. An archived workspace is read-only.
 WRITABLE_STATES = frozenset({"active"})
 READABLE_STATES = WRITABLE_STATES | {"archived"}
-# Fields that other requests and jobs change, besides times. A client may send back an old value.
+# Read-only fields that other requests and jobs change, besides times, so that a client may send back an old value.
 CHANGING_FIELDS = frozenset(["status", "current_usage", "updated_by", "version_id", "workspace_count"])
-# Built once: building a query takes longer than running it.
+# Built only once, because building a query takes longer than running it.
 WORKSPACE_ID_QUERY = (
     select_by_id_or_slug(workspaces, bindparam("key"))
     .with_only_columns(workspaces.c.id)
     .where(workspaces.c.status.in_(bindparam("states", expanding=True)))
 )
-# Versions of prompts that may be used: the prompt and its workspace are active.
+# Selects a version of a prompt if it may be used: the prompt and its workspace are active.
 PROMPT_VERSION_QUERY = (
     select(versions)
     .join(prompts, prompts.c.id == versions.c.resource_id)
@@ -92,7 +92,7 @@ class TenantSession(TenantStore):
         """Opens the session within the organisation of the caller."""
         super().__init__(connection, caller.organisation_id, workspace_id)
         self.caller = caller
-        # Read only when a change is recorded, because most requests change no data.
+        # Called only when a change is recorded, because most requests change no data.
         self._asked = read_request_info
         self.about = RequestedRow()
         # Workspace of audit entries for rows that do not name a workspace themselves.
@@ -185,8 +185,8 @@ class TenantSession(TenantStore):
         return row
 
     async def resolve_workspace(self, path: str, key: str, allowed_ids: Collection[str]) -> Row:
-        """Returns the workspace that a field of the body names. An archived one is accepted only if `allowed_ids` contains its
-        id.
+        """Returns the workspace that a field of the body names. An archived workspace is accepted only if `allowed_ids`
+        contains its id.
         """
         is_open = or_(workspaces.c.status == "active", workspaces.c.id.in_(allowed_ids))
         return await self.resolve_reference(
@@ -196,7 +196,7 @@ class TenantSession(TenantStore):
     async def resolve_config(
         self, path: str, key: str, allowed_id: str | None, *conditions: ColumnElement[bool]
     ) -> Row:
-        """Returns the config that a field of the body names. An archived one is accepted only if `allowed_id` is its id."""
+        """Returns the config that a field of the body names. Accepts an archived one only if `allowed_id` is its id."""
         is_open = or_(configs.c.status == "active", configs.c.id == allowed_id)
         scope = "workspace" if self.workspace_id else "organisation"
         return await self.resolve_reference(
@@ -238,11 +238,11 @@ class TenantSession(TenantStore):
 
     @property
     def fetcher(self) -> Fetcher:
-        """The address policy for URLs that tenants give."""
+        """HTTP client with the address policy for URLs that tenants choose."""
         return self._services.fetcher
 
     def generate_key(self) -> str:
-        """Generates the text of a gateway key."""
+        """Generates the secret of an API key of the gateway."""
         return generate_key(self._services.key_prefix)
 
     async def expects_single_limits(self) -> bool:
@@ -284,7 +284,9 @@ async def read_request_metadata(request: Request[Any, Any, Any]) -> RequestInfo:
 
 
 def _reject_if_late(request: Request[Any, Any, Any]) -> None:
-    """Raises, so that nothing is saved, if the edge worker has stopped waiting and answered the client with 503."""
+    """Raises UnavailableError, so that nothing is saved, if the edge worker no longer waits and has sent the client a
+    503.
+    """
     deadlines = [int(text) for text in request.headers.getall(DEADLINE_HEADER, []) if text.isdecimal()]
     if deadlines and time.time() * 1000 > min(deadlines):
         raise UnavailableError("the change took too long; nothing was changed: try again")
@@ -304,7 +306,7 @@ class RequestContext:
         self._state: dict[str, Any] = request.scope["state"]
         self.limits = services.limits
         self._services = services
-        # `None` if the guard required no scope. The route itself then restricts access to the caller's own data.
+        # Scopes of which the guard required one. `None` if it required none, and the route itself restricts access.
         self._needs: frozenset[str] | None = request.scope["state"]["needs"]
         self._said: RequestInfo | None = None
         # Workspace from the query string, if the route reads it.
@@ -351,7 +353,7 @@ class RequestContext:
     @asynccontextmanager
     async def write_session(self, workspace: str | None = None) -> AsyncGenerator[TenantSession]:
         """Opens a session for changes; they are committed if the block raises no error."""
-        # The body is read first, so that a slow client does not hold the organisation's lock.
+        # Reads the body first, so that a slow client does not occupy the organisation's lock.
         await self._request_metadata()
         await self._services.prepare_data_key()
         async with self._services.database.write_transaction() as connection:
@@ -375,8 +377,8 @@ class RequestContext:
         return bool(self._state.get("unchanged"))
 
     async def check_unchanged(self, session: TenantSession, response: msgspec.Struct) -> None:
-        """Accepts fields of the body that can only be read if they have the values that the client read: those of
-        `shown`. Raises InvalidError for others.
+        """Accepts read-only fields in the body if they have the values that the client read: those in `response`.
+        Raises InvalidError for other values.
         """
         current = msgspec.to_builtins(response)
         problems: list[Problem] = []
@@ -434,7 +436,9 @@ class RequestContext:
         return self.caller
 
     async def authenticate_again(self) -> None:
-        """Authenticates the caller of a long response again. Raises UnauthorisedError if its credential has ended."""
+        """Authenticates the caller of a long response again. Raises UnauthorisedError if its credential is no longer
+        valid.
+        """
         self.caller = await self._services.identities.authenticate(extract_credential(self._request))
 
     def _delay_response(self, session: TenantSession) -> None:
@@ -470,7 +474,7 @@ class RequestContext:
     ) -> str | None:
         own_id = self.caller.workspace_id
         if among is WRITABLE_STATES:
-            # The workspace may have been archived since the key was looked up.
+            # Also looks up the key's own workspace, which may have been archived since the caller was authenticated.
             requested = requested or own_id
         elif requested == own_id:
             requested = None
@@ -549,12 +553,13 @@ class Services:
         """Creates a data key before a change that may encrypt something, so that a rollback of the change does not
         remove the key.
         """
-        # A change that encrypts nothing needs no key. Other changes report the error themselves.
+        # Ignores a missing master key: a change that encrypts nothing needs none, and other changes report the error
+        # themselves.
         with suppress(SettingsError):
             await self.vault.renew_data_keys(self.database)
 
     async def lock_organisation(self, connection: AsyncConnection, caller: Caller) -> None:
-        """Waits for the lock on the caller's organisation, so that its changes run one after the other."""
+        """Waits for the lock on the caller's organisation, so that changes of an organisation do not overlap."""
         await TenantStore(connection, caller.organisation_id, None).lock_organisation(self.database.turn_ms)
 
     def clear_caller_cache(self) -> None:

@@ -33,7 +33,7 @@ async def check_request_text(request: Request[Any, Any, Any]) -> None:
     themselves.
     """
     problems = [Problem("path", NUL_MESSAGE)] if NUL in request.scope["path"] else []
-    # Most requests have no query, and this check is cheaper than parsing one.
+    # Parses the query only if it may contain NUL, because this check is much cheaper.
     if b"%00" in request.scope["query_string"]:
         problems += [
             Problem(name.replace(NUL, ""), NUL_MESSAGE)
@@ -68,7 +68,7 @@ def json_body_problems(body: bytes) -> list[Problem]:
     if _nests_too_deep(body):
         return [Problem("", TOO_DEEP_MESSAGE)]
     is_text = _is_utf8(body)
-    # The match may also be an escaped backslash before four digits, or a complete surrogate pair.
+    # A match is only a hint: it may be an escaped backslash before four digits, or a complete surrogate pair.
     if is_text and SPELLED not in body and not SPELLED_HALF.search(body):
         return []
     try:

@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock")
 
-# The curves and sizes of keys that the engine can use.
+# Curves that the engine can use, by key type.
 CURVES = {"EC": ("P-256", "P-384"), "OKP": ("Ed25519",)}
+# Minimum and maximum size of RSA keys that the engine can use.
 MIN_RSA_BITS, MAX_RSA_BITS = 2048, 8192
 LARGEST_TOKEN, LARGEST_SET, MOST_KEYS = 16_384, 1_000_000, 100
 FETCH_TIMEOUT_SECONDS = 5.0
-# Unix time in seconds, in the year 5138. Later expiry times are reduced to it, because they mean that the token never
-# expires.
+# Unix time in seconds, in the year 5138. Later expiry times are reduced to it: such a token practically never expires.
 MAX_EXPIRY_SECONDS = 10**11
-# Exclusive. Both verifiers reject later times instead of rounding them.
+# Exclusive upper bound of times. This module and the engine reject later times instead of rounding them.
 END_OF_TIME_SECONDS = 2**64
 # Minimum interval between key fetches that are triggered by tokens with an unknown key id.
 MIN_REFRESH_INTERVAL_SECONDS = 10.0
@@ -55,7 +55,7 @@ class RequestDefaults(msgspec.Struct, frozen=True):
     allow_config_override: bool | None = None
 
 
-# Types of the optional claims.
+# Types of the optional claims, by name.
 CLAIM_TYPES: dict[str, Any] = {
     "defaults": RequestDefaults | None,
     "usage_limits": list[UsageLimits] | None,
@@ -74,13 +74,14 @@ class Claims(msgspec.Struct, frozen=True):
     expires_at: int
     # True if the token has limits, or a config that requests may not override.
     is_bound: bool
-    # Default config of requests with this token, and whether a request may use another one.
+    # Default config of requests with this token.
     config_id: str | None
+    # True if a request with this token may use another config.
     may_leave_config: bool
 
 
 class SignedToken(msgspec.Struct, frozen=True):
-    """Parts of a token that is not verified yet."""
+    """Parts of a token whose signature is not verified yet."""
 
     algorithm: str
     key_id: str
@@ -90,8 +91,8 @@ class SignedToken(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> SignedToken:
-        """Parses a token. Raises ValueError if a part is malformed, or if the header lacks `alg`, `kid` or `typ`, or
-        has `crit`: no extension is supported (RFC 7515 section 4.1.11).
+        """Parses a token. Raises ValueError if a part is malformed, or if the header lacks `alg`, `kid` or `typ`. Also
+        rejects `crit`, because no extension is supported (RFC 7515 section 4.1.11).
         """
         signed_text, _, signature = text.encode("ascii").rpartition(b".")
         head, _, claims = signed_text.partition(b".")
@@ -138,7 +139,9 @@ class IssuerKeys:
         return self.load_keys(msgspec.json.decode(response.content, type=dict[str, Any]))
 
     async def ensure_key(self, kid: str) -> bool:
-        """Returns true if a key id is known. Fetches the keys first if it is not."""
+        """Returns true if a key with this id is loaded. Fetches the keys again first if it is not, unless the last
+        fetch was too recent.
+        """
         if (
             self.own.jwks_url
             and not self._has_key(kid)
@@ -173,7 +176,8 @@ class TokenVerifier:
     def __init__(self, settings: Settings) -> None:
         """Loads the keys that are in the settings."""
         self._own: Jwt = settings.jwt
-        # The operator chose these URLs, and an identity provider is often in the private network.
+        # Allows private addresses: the operator chose these URLs, and an identity provider is often in the private
+        # network.
         fetcher = Fetcher(settings, is_operators=True)
         self.sources = [IssuerKeys(issuer, fetcher) for issuer in settings.trusted_issuers]
 
@@ -244,7 +248,7 @@ class TokenVerifier:
             raise UnauthorisedError("this token names no organisation: it needs the claim organisation_id")
         if any(allowed and organisation not in allowed for allowed in (self._own.organisations, issuer.organisations)):
             raise ForbiddenError("tokens of this organisation are not accepted here")
-        # The first of these claims that is not empty. It must be a string.
+        # Uses the first of these claims that is not empty. It must be a string.
         identities = (claims.get(name) for name in ("email_id", "sub", "uid"))
         user = next((value for value in identities if value is not None and value != ""), None)
         if not isinstance(user, str):

@@ -1,5 +1,5 @@
-"""Plans of guardrail trials whose checks ask models. Only the edge can send requests to models, so the control process
-authorises a trial, and the edge takes its plan and runs it. Clients see the name of a plan at most.
+"""Plans of guardrail trials whose checks send requests to models. Only edge workers can do that: the control process
+authorises a trial and stores its plan, and the edge worker fetches and runs it. Clients see at most the name of a plan.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     JsonObject = dict[str, Any]
 
 PLAN_HEADER = "x-penstock-trial-plan"
-# Plans that the edge has not taken yet. It takes them at once, so an old one is never taken.
+# Maximum number of plans that wait for an edge worker. The worker fetches its plan at once, so the oldest plans can be
+# dropped.
 MAX_PLANS = 64
 NAME_BYTES = 16
 
@@ -29,7 +30,9 @@ _plans: dict[str, bytes] = {}
 
 
 class TrialPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What the edge runs: a guardrail on subjects, in a workspace. `asked_by` is the id of the key or user."""
+    """A guardrail and the subjects on which an edge worker runs it, in a workspace. `asked_by` is the id of the API key
+    or user that requested the trial.
+    """
 
     form: Literal["trial", "moderations"]
     workspace: str
@@ -45,7 +48,9 @@ def plan_trials(
     content: Content,
     subjects: Sequence[JsonObject],
 ) -> Response[bytes]:
-    """Stores a plan, and returns the response with its name, which the edge replaces by the result."""
+    """Stores a plan, and returns a response with its name. The edge worker replaces that response by the result of the
+    trial.
+    """
     plan = TrialPlan(
         form=form,
         workspace=workspace_id,
@@ -61,5 +66,5 @@ def plan_trials(
 
 
 def take_plan(name: str) -> bytes | None:
-    """Returns a plan and forgets it; `None` if there is none of this name."""
+    """Removes a stored plan and returns it; `None` if no plan has this name."""
     return _plans.pop(name, None)

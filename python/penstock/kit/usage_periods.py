@@ -1,4 +1,6 @@
-"""Periods in which usage counts towards a usage limit. A period follows the previous one without any write."""
+"""Periods in which usage counts towards a usage limit. The current period is computed from the stored limit, so no job
+has to start the next one.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +15,15 @@ if TYPE_CHECKING:
 
 
 class UsagePeriod(NamedTuple):
-    """Start of a period and the end of it, `None` without a reset. In milliseconds."""
+    """Start and end of a period in Unix milliseconds. The end is `None` if the usage is never reset."""
 
     start: int
     end: int | None
 
 
 def current_period(limit: Mapping[str, Any], row: Mapping[str, Any]) -> UsagePeriod:
-    """Returns the current period of a usage limit. It begins with the last reset, or else with the creation of `row`, the
-    row of the limit.
+    """Returns the current period of a usage limit. It begins with the last reset, or else with the creation of `row`,
+    which contains the limit.
     """
     due = next_reset(limit)
     end = to_milliseconds(datetime.fromisoformat(due)) if due else None

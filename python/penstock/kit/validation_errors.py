@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 MISSING_PARAMETER = re.compile(r"Missing required \w+ parameter '(.+)' for")
 MALFORMED_JSON = re.compile(r"(?:JSON is malformed: |Input data was truncated)(.*)", re.DOTALL)
-# Problems beyond these are only counted in the message; the list of problems has all of them.
+# Maximum number of problems in the message, which only counts the others. The list of problems contains all.
 MAX_SUMMARIZED = 5
 # Name of the handler argument that takes the body.
 BODY = "data"
@@ -66,7 +66,7 @@ def route_parameters(handler: BaseRouteHandler | None) -> dict[str, RouteParamet
 def parse_problems(
     error: HTTPException, request: Request[Any, Any, Any], used: Mapping[str, RouteParameter], body: object = NO_BODY
 ) -> list[Problem]:
-    """Converts a framework error to a list of problems with field paths. `taken` has the parameters of the route, and
+    """Converts a framework error to a list of problems with field paths. `used` has the parameters of the route, and
     `body` is the decoded body.
     """
     listed = _listed_errors(error)
@@ -79,7 +79,7 @@ def parse_problems(
         problems += [Problem(item.path, READ_ONLY_MESSAGE) if item.path in read_only else item for item in found]
     elif any(item.get("message") == MISSING_BODY for item in listed):
         problems.append(Problem("", "a body is needed"))
-    # A type that is private to the decoder: its own message is used.
+    # If `find_problems` finds nothing wrong, the messages of the framework's decoder are used.
     return problems or [Problem(_field_path(item), _lower_first(str(item.get("message", "")))) for item in listed]
 
 
@@ -100,7 +100,7 @@ def _parameter_problems(
     used: Mapping[str, RouteParameter],
     listed: Sequence[Mapping[str, Any]],
 ) -> list[Problem]:
-    """Returns the problems of the path and the query."""
+    """Returns the problems of path and query parameters."""
     if missing := MISSING_PARAMETER.match(error.detail):
         return [Problem(missing[1], "is needed")]
     problems: list[Problem] = []
@@ -120,7 +120,7 @@ def _parameter_problems(
 
 
 def _read_only_fields(request: Request[Any, Any, Any], body_type: object) -> set[str]:
-    """Returns the fields that a client reads of an object but cannot send when it creates one."""
+    """Returns the fields that responses for an object contain, but that a client cannot send when it creates one."""
     if request.method != "POST":
         return set()
     scope = cast("dict[str, Any]", request.scope)

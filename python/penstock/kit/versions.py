@@ -32,7 +32,7 @@ async def create_version(
     last = await session.fetch_first(select(func.max(versions.c.number).label("number")).where(condition), versions)
     row: dict[str, Any] = {
         "id": version_id,
-        # A session of the organisation has no workspace of its own.
+        # Set explicitly, because a session of the organisation has no workspace.
         "workspace_id": owner["workspace_id"],
         "resource": resource,
         "resource_id": owner["id"],

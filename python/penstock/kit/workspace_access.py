@@ -1,4 +1,4 @@
-"""Which workspaces may use a secret that the organisation holds: all of them, or the listed ones."""
+"""Access of workspaces to a secret of the organisation: all of them may use it, or the listed ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OptionalAllWorkspaces = Annotated[bool | UnsetType, Meta(description="true if al
 AllowedWorkspaces = Annotated[
     _WorkspaceIds | UnsetType, Meta(description="ids or slugs of the workspaces that may use it")
 ]
-# Columns of a new row that names no workspaces.
+# Access columns of a new row if the request names no workspaces: all may use the secret.
 ALL_WORKSPACES: dict[str, Any] = {"allow_all_workspaces": True, "allowed_workspaces": []}
 
 
@@ -41,8 +41,8 @@ class AccessFields(Protocol):
 
 
 async def resolve_access(session: TenantSession, data: AccessFields, before: Collection[str]) -> dict[str, Any]:
-    """Returns the access columns: all workspaces, or the named ones. Workspaces in `before` are accepted even if they
-    are archived.
+    """Returns the access columns for the workspaces in a request. Those in `before`, the stored ones, are accepted even
+    if they are archived.
     """
     if data.allowed_workspaces is not UNSET:
         if data.allow_all_workspaces is True:

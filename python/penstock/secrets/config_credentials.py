@@ -21,15 +21,16 @@ if TYPE_CHECKING:
 
 JsonPath = tuple["str | int", ...]
 
-# Keys below these are field names of a JSON Schema. They hold no values.
+# Keywords of a JSON Schema whose objects map field names to schemas. They contain no values.
 SCHEMA_FIELD_KEYWORDS = frozenset({"$defs", "definitions", "patternProperties", "properties"})
-# A JSON Schema has one of these keywords, or one of these types.
+# Keywords by which a JSON Schema is recognised.
 SCHEMA_KEYWORDS = frozenset({"$defs", "$ref", "allOf", "anyOf", "definitions", "oneOf", "properties"})
+# Types by which a JSON Schema without such a keyword is recognised.
 SCHEMA_TYPES = frozenset({"array", "boolean", "integer", "null", "number", "object", "string"})
-# Fields with the name, in a list of name-value pairs.
+# Fields that contain the name, in a list of name-value pairs.
 ROW_NAME_FIELDS = ("name", "key")
 URL_PARTS = re.compile(r"([A-Za-z][\w+.-]*://)([^/?#\s]*@)?([^?#\s]*)([?#]\S*)?")
-# Query parameters that are secret only within URLs.
+# Names that are secret as query parameters of a URL, but not as fields.
 SECRET_QUERY_PARAMS = frozenset({"code", "pwd", "sig"})
 # Maximum nesting depth that the engine reads.
 MAX_DEPTH = 128
@@ -122,9 +123,9 @@ def _normalise_name(name: str) -> str:
 
 
 def _is_secret_value(plain: str, table: Mapping[str, object], rest: JsonPath) -> bool:
-    """Returns true for the value of a header, and for a value whose row names something secret."""
+    """Returns true for the value of a header, and for the value of a name-value pair whose name is that of a secret."""
     if plain.endswith("headers"):
-        # Headers are an object, or rows with a value each. Any other list holds names of headers.
+        # Headers are an object, or a list of rows with a value each. Any other list contains only names of headers.
         return isinstance(next(iter(rest), None), str) or rest[1:2] == ("value",)
     row_names = (table.get(name) for name in ROW_NAME_FIELDS) if plain == "value" else ()
     return any(is_secret_field(name) for name in row_names if isinstance(name, str))
@@ -138,7 +139,7 @@ def _is_schema(plain: str, value: object) -> bool:
 
 
 def _mask_url(text: str) -> str | None:
-    """Masks the user information and the query of a URL if they hold a secret; host and path stay visible. Returns
+    """Masks the user information and the query of a URL if they contain a secret; host and path stay visible. Returns
     `None` if nothing is secret.
     """
     matched = URL_PARTS.fullmatch(text)

@@ -38,7 +38,9 @@ AMBIGUOUS_MASK_MESSAGE = (
 
 
 class SecretKey(NamedTuple):
-    """Check and parameter of a credential, and its mask. Only this mask is replaced by the credential."""
+    """Key by which a mask is matched to a stored credential: the id of the check, the path in its parameters, and the
+    mask.
+    """
 
     check_id: str
     path: JsonPath
@@ -91,7 +93,7 @@ def restore_masks(
                 continue
             key = SecretKey(check["id"], path, text)
             location = (position, PARAMETERS, *path)
-            # Older versions count only if the current version has no credential with this key.
+            # Searches older versions only if the current version has no credential with this key.
             candidates = next((by_key[key] for by_key in known if key in by_key), list[StoredSecret]())
             matching = [candidate for candidate in candidates if candidate.digest == digest]
             if chosen := _choose(matching, position):
@@ -144,7 +146,9 @@ def _index_secrets(split: SplitDocument) -> dict[SecretKey, list[StoredSecret]]:
 
 
 def _choose(matching: Sequence[StoredSecret], position: int) -> str | None:
-    """Returns the only text, or the one of the check at the same position; `None` if there is no such text."""
+    """Returns the credential if all candidates are equal, or else that of the check at the same position; `None` if
+    there is none.
+    """
     texts = {item.text for item in matching}
     if len(texts) == 1:
         return texts.pop()
@@ -152,7 +156,9 @@ def _choose(matching: Sequence[StoredSecret], position: int) -> str | None:
 
 
 def _binding_digest(check: JsonObject) -> bytes:
-    """Returns a digest of the parameters that may decide where the check sends a credential. Unknown ones count."""
+    """Returns a digest of the parameters that may decide where the check sends a credential. Unknown parameters are
+    included.
+    """
     properties: dict[str, JsonObject] = _catalogue().get(check["id"], {}).get(PARAMETERS, {}).get("properties", {})
     bound = {name: value for name, value in check[PARAMETERS].items() if not _is_plain(properties.get(name, {}))}
     return hashlib.sha256(msgspec.json.encode(bound, order="sorted")).digest()

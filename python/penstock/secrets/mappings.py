@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from penstock.store.tenant import Row
 
 OPTION_PREFIX = "configurations."
-# Scope of callers that decide where a secret is stored, and thus where it may be sent.
+# Scope that a caller needs to decide where a secret is stored, and thus where it may be sent.
 REFERENCE_SCOPE = "secret_references.update"
 
 
@@ -46,8 +46,8 @@ async def check_mappings(
     allowed: Sequence[str],
     before: Collection[Mapping[str, Any]] = (),
 ) -> list[dict[str, Any]]:
-    """Validates mappings and returns them as stored: one for each field, each to an accessible secret. Those in
-    `before` stay allowed.
+    """Validates mappings and returns them as stored: one for each field, each to an accessible secret. Mappings in
+    `before`, the stored ones, stay allowed.
     """
     listed: list[dict[str, Any]] = []
     for index, mapping in enumerate(fields):
@@ -112,6 +112,9 @@ async def reject_lost_access(session: TenantSession, reference: Row) -> None:
 
 
 def may_use_secret(row: Mapping[str, Any], workspace_id: str | None) -> bool:
-    """Returns true if a secret of the organisation is for an object of this workspace; `None`: of the organisation."""
-    # A secret for some workspaces is not for an object of the organisation, which any workspace may be given.
+    """Returns true if an object of this workspace may use a secret of the organisation. `None` stands for an object of
+    the organisation itself.
+    """
+    # An object of the organisation may not use a secret that is only for some workspaces, because any workspace can get
+    # access to the object.
     return row["allow_all_workspaces"] or workspace_id in row["allowed_workspaces"]

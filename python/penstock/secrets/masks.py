@@ -69,13 +69,14 @@ def restore_masks(path: str, sent: Any, before: SplitDocument, older: Iterable[S
     texts: dict[JsonPath, str] = {}
     problems: list[Problem] = []
     for match_key, paths in _group_masks(sent, view).items():
-        # Older versions are used only if the current version has no credential with this key.
+        # Searches older versions only if the current version has no credential with this key.
         knowing = [
             known for known in ([current] if match_key in current.places else earlier) if match_key in known.places
         ]
         agreed = _agreed_texts([known.match_masks(view, paths, match_key) for known in knowing])
         texts |= agreed
-        # A string under any other name may contain real asterisks.
+        # Only masks of known credentials and strings in secret fields must be restored. Others may contain real
+        # asterisks.
         is_mask = match_key[:2] in masks
         missing = [
             item
@@ -93,7 +94,7 @@ def restore_masks(path: str, sent: Any, before: SplitDocument, older: Iterable[S
 
 
 class _DocumentView:
-    """A document that computes the digest of each target once."""
+    """A document and digests of its targets, each of which is computed only once."""
 
     def __init__(self, document: Any) -> None:  # noqa: ANN401 - JSON
         self._document = document
@@ -139,7 +140,9 @@ class _DocumentView:
         return hashlib.sha256(above + _json_digest(address)).digest() if address else above
 
     def _compute_all_destinations(self, target: JsonPath) -> bytes:
-        """Returns a digest of all destinations that parameters reach, because nested targets inherit them."""
+        """Returns a digest of the destinations of all nested targets, because these inherit the parameters of the
+        target.
+        """
         return hashlib.sha256(b"".join(sorted({self._whom(end) for end in self._leaf_targets(target)}))).digest()
 
     def _leaf_targets(self, target: JsonPath) -> Iterator[JsonPath]:
@@ -167,7 +170,8 @@ class _StoredCredentials:
         stored_paths = self.places[match_key]
         if text := self._single_credential(stored_paths):
             return dict.fromkeys(masked_paths, text)
-        # First come masks whose target is unchanged, then those whose target has a name, then the remaining ones.
+        # First assigns masks whose target is unchanged, then those whose target has the same name, then the remaining
+        # ones.
         matches = self._match_by_digest(stored_paths, masked_paths, self._view.written, sent.written)
         remaining = [path for path in masked_paths if path not in matches]
         matches |= self._match_by_digest(

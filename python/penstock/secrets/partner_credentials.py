@@ -1,5 +1,5 @@
-"""Credentials of guardrail partners that an organisation holds. Checks that have none of their own get these when they
-are published or tried.
+"""Credentials of an organisation for guardrail partners. Checks without their own credentials get these when they are
+published or run in a trial.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     JsonObject = dict[str, Any]
-    # The parameters `credentials` and `baseURL` that an organisation holds, by partner.
+    # The parameters `credentials` and `baseURL` that an organisation stores, by partner.
     SharedCredentials = Mapping[str, JsonObject]
 
 CREDENTIALS, BASE_URL = "credentials", "baseURL"
@@ -24,7 +24,9 @@ CREDENTIALS, BASE_URL = "credentials", "baseURL"
 
 @cache
 def _credential_schemas() -> dict[str, JsonObject]:
-    """Returns the JSON Schema of the credentials of each check that takes some. Plug-ins may not be loaded yet."""
+    """Returns the JSON Schema of the credentials of each check that takes credentials, by id. Computed on first use,
+    because plug-ins are not loaded at import.
+    """
     checks = [check for check in engine.guardrail_checks() if CREDENTIALS in check["secrets"]]
     return {check["id"]: check[PARAMETERS]["properties"][CREDENTIALS] for check in checks}
 
@@ -39,7 +41,7 @@ def checks_by_partner() -> dict[str, list[str]]:
 
 
 def credential_names(check_id: str) -> dict[str, bool]:
-    """Returns the names of a check's credentials, each with true if it is required."""
+    """Returns the names of a check's credentials. The value is true if the credential is required."""
     schema = _credential_schemas()[check_id]
     required: list[str] = schema.get("required", [])
     return {name: name in required for name in schema["properties"]}
@@ -94,7 +96,9 @@ def explain_missing(checks: Sequence[JsonObject], shared: SharedCredentials) -> 
 
 
 def to_check(row: Mapping[str, Any]) -> JsonObject:
-    """Returns stored credentials as a check of the partner, so that they are masked and bound like those of one."""
+    """Returns stored credentials as a check of the partner, so that they are masked and bound like the credentials of a
+    check.
+    """
     base = {BASE_URL: row["base_url"]} if row["base_url"] else {}
     return {"id": checks_by_partner()[row["slug"]][0], PARAMETERS: {CREDENTIALS: row["credentials"], **base}}
 

@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock")
 
-# Delay before the next attempt after a failed fetch. It doubles with each further failure.
+# First and maximum delay before the next attempt after a failed fetch. The delay doubles with each further failure.
 MIN_RETRY_SECONDS, MAX_RETRY_SECONDS = 5.0, 300.0
 
-# Fetches at once: of all, of one organisation, and of one organisation from one secret manager. Managers that do not
-# answer leave slots for the secrets of other tenants.
+# Maximum numbers of fetches at once: in total, of one organisation, and of one organisation from one secret manager. So
+# managers that do not respond leave slots for the secrets of other tenants.
 MAX_FETCHES, MAX_FETCHES_PER_ORGANISATION, MAX_FETCHES_PER_HOST = 24, 6, 2
 
 NonEmptyText = Annotated[str, Meta(min_length=1, max_length=4096)]
@@ -128,7 +128,7 @@ class VaultKubernetes(AuthConfig, frozen=True, forbid_unknown_fields=True, kw_on
     vault_namespace: NonEmptyText | None = None
 
 
-# By secret manager: the field that selects the authentication method, and the struct of each method.
+# Authentication of each secret manager: the field that selects the method, and the struct of each method.
 AUTH_CONFIGS: dict[str, tuple[str, dict[str, type[AuthConfig]]]] = {
     "aws_sm": (
         "aws_auth_type",
@@ -162,8 +162,8 @@ def describe_auth_configs() -> str:
 
 
 def auth_config_type(kind: str, auth_config: Mapping[str, Any]) -> type[AuthConfig]:
-    """Returns the struct of the authentication method that `given` selects. Raises a validation error if the method is
-    unknown.
+    """Returns the struct of the authentication method that `auth_config` selects. Raises a validation error if the
+    method is unknown.
     """
     field, methods = AUTH_CONFIGS[kind]
     method = auth_config.get(field)
@@ -175,8 +175,8 @@ def auth_config_type(kind: str, auth_config: Mapping[str, Any]) -> type[AuthConf
 def check_auth_config(
     kind: str, auth_config: Mapping[str, Any], *, lends: bool, fetcher: Fetcher | None = None
 ) -> None:
-    """Validates the auth config of a secret manager. Rejects unknown fields, missing fields, a URL that the address
-    policy of `fetcher` does not allow, and the machine's own identity unless `lends` is true.
+    """Validates the auth config of a secret manager. Rejects unknown and missing fields, and a URL that the address
+    policy of `fetcher` does not allow. Rejects the identity of this machine, unless `lends` is true.
     """
     config_type = auth_config_type(kind, auth_config)
     convert_value("auth_config", config_type, dict(auth_config))
@@ -239,8 +239,8 @@ JSON_OBJECT_MANAGERS = frozenset({"hashicorp_vault"})
 
 
 class FetchedSecret(msgspec.Struct, frozen=True):
-    """Fetched value, the digest of the lookup that returned it, the monotonic time at which it is due again, and how
-    many fetches have failed since the last success.
+    """Fetched value and the digest of the lookup that returned it. `due` is the monotonic time of the next fetch, and
+    `failures` the number of failed fetches since the last success.
     """
 
     lookup_digest: bytes
@@ -255,7 +255,7 @@ class SecretLookup(msgspec.Struct, frozen=True):
     id: str
     slug: str
     place: str
-    # `None` if the sealed part of the auth config cannot be decrypted.
+    # Complete auth config; `None` if its sealed part cannot be decrypted.
     auth: dict[str, Any] | None
     path: str
     organisation_id: str = ""
@@ -267,7 +267,7 @@ class SecretLookup(msgspec.Struct, frozen=True):
 
     @property
     def host(self) -> str:
-        """Returns the secret manager that the lookup asks."""
+        """Returns the URL of the secret manager, or its type and region, for the limit of fetches per manager."""
         auth = self.auth or {}
         return next((auth[name] for name in URL_FIELDS if name in auth), f"{self.place} {auth.get('aws_region')}")
 
@@ -281,7 +281,7 @@ class SecretCache:
         """Creates an empty cache."""
         self._settings = settings
         self._values: dict[str, FetchedSecret] = {}
-        # By id of the reference: the lookup of the fetch in progress, and its task.
+        # Fetches in progress, by id of the reference: the lookup and its task.
         self._running: dict[str, tuple[SecretLookup, asyncio.Task[bool]]] = {}
         self._slots = FairSlots(MAX_FETCHES, MAX_FETCHES_PER_ORGANISATION, MAX_FETCHES_PER_HOST)
 
@@ -325,13 +325,13 @@ class SecretCache:
         }
 
     async def fetch_new(self, questions: Iterable[SecretLookup], seconds: float, on_change: Callable[[], None]) -> None:
-        """Fetches values that were not fetched before and waits for at most `seconds`. Fetches that need longer go on.
-        Calls `on_change` for each value that changed.
+        """Fetches values that were not fetched before and waits for at most `seconds`. Slower fetches continue in the
+        background. Calls `on_change` for each value that changed.
         """
         new = [lookup for lookup in questions if not self._was_fetched(lookup)]
-        # Importing the client libraries does not count towards the time limit.
+        # Imports the client libraries first, so that this does not count towards the time limit.
         for manager in {lookup.place for lookup in new}:
-            # A missing library is reported for each secret.
+            # Each fetch reports a missing library itself.
             with suppress(UnavailableError):
                 await backends.load_backend(manager)
         if tasks := [self._start_fetch(lookup, on_change) for lookup in new]:
@@ -352,7 +352,7 @@ class SecretCache:
         self, questions: Iterable[SecretLookup], on_change: Callable[[], None] = lambda: None
     ) -> list[asyncio.Task[bool]]:
         """Begins to fetch new, changed and outdated values, and forgets unused ones. Calls `on_change` for each value
-        that changed, as soon as it is there. Returns the fetches in progress.
+        that changed, as soon as it arrives. Returns the fetches in progress.
         """
         lookups = list(questions)
         self._values = {lookup.id: value for lookup in lookups if (value := self._values.get(lookup.id))}
@@ -425,7 +425,7 @@ class SecretCache:
             seconds,
             error,
         )
-        # The old value stays valid until a new one arrives, unless it belongs to another lookup.
+        # The old value remains in use until a new one arrives, unless it is the result of another lookup.
         text = before.text if before and is_same else None
         return FetchedSecret(lookup.digest, text, time.monotonic() + seconds, failures)
 
@@ -458,7 +458,7 @@ def _single_field_value(text: str) -> str:
     try:
         values = list(msgspec.json.decode(text, type=dict[str, Any]).values())
     except msgspec.MsgspecError:
-        # Cached by an older version, which stored the value itself.
+        # An older release cached the plain value instead of a JSON object.
         return text
     return values[0] if len(values) == 1 and isinstance(values[0], str) else text
 

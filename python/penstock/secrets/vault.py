@@ -45,7 +45,7 @@ class MasterKeys:
         """Names each key by its digest, which is stored with the ciphertext to select the key for decryption."""
         self._keys = {hashlib.sha256(key).hexdigest()[:16]: AESGCM(key) for key in keys}
         self.first = next(iter(self._keys))
-        # Derived keys, so that no signature is made with a key that encrypts.
+        # Derived from the master keys, so that no key is used for both signatures and encryption.
         self._signing_keys = [hmac.digest(key, b"penstock signatures", "sha256") for key in keys]
 
     def seal(self, content: bytes, purpose: str) -> bytes:
@@ -93,14 +93,14 @@ class Vault:
         """Starts without data keys; they are loaded on first use."""
         self._master = master
         self._keys: dict[str, AESGCM] = {}
-        # Id and creation time of the newest data key, which encrypts.
+        # Id and creation time of the newest data key, which encrypts new credentials.
         self._newest: tuple[str, int] | None = None
         # True if all data keys are encrypted with the first master key.
         self._is_current = False
         self._turn = asyncio.Lock()
 
     def sign(self, text: str, purpose: str) -> str:
-        """Returns the signature of a text, such as a link that the gateway hands out."""
+        """Returns the signature of a text, such as the link to the file of a log export."""
         return self._master.sign(text, purpose)
 
     def has_signed(self, signature: str, text: str, purpose: str) -> bool:
@@ -115,7 +115,7 @@ class Vault:
     async def renew_data_keys(self, database: Database) -> None:
         """Creates a new data key if the newest is too old, and re-encrypts all data keys with the first master key.
 
-        Uses its own transaction: after a rollback, memory must not hold a data key that is not in the database.
+        Uses its own transaction: after a rollback, this vault must not have a data key that is not in the database.
         """
         if self._is_up_to_date():
             return
@@ -193,7 +193,7 @@ async def _fetch_data_keys(connection: AsyncConnection) -> Sequence[RowMapping]:
 
 
 async def has_data_keys(database: Database) -> bool:
-    """Returns true if the store has data keys, which only the master key of their time can decrypt."""
+    """Returns true if the store has data keys, which only the master key that encrypted them can decrypt."""
     if not database.exists:
         return False
     async with database.read_connection() as connection:
@@ -210,7 +210,7 @@ def load_master_keys(settings: Settings, *, make: bool = False) -> MasterKeys:
     if make and not os.path.exists(path):  # noqa: PTH110 - every start comes here
         _create_key_file(path)
     try:
-        with open(path, encoding="ascii") as file:  # noqa: PTH123 - likewise
+        with open(path, encoding="ascii") as file:  # noqa: PTH123 - as above
             return _parse_master_keys(file.read(), path)
     except OSError as error:
         message = (

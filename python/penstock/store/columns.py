@@ -25,7 +25,9 @@ def id_column() -> Column[str]:
 
 
 def foreign_key_column(table: str, *, optional: bool = False, ends_with_it: bool = False) -> Column[Any]:
-    """Returns a column that refers to another table: `workspaces` gives `workspace_id`."""
+    """Returns a column that refers to another table: `workspaces` gives `workspace_id`. With `ends_with_it`, a row is
+    deleted together with the row that it refers to.
+    """
     rule = "CASCADE" if ends_with_it else None
     return Column(f"{table[:-1]}_id", UUID, ForeignKey(f"{table}.id", ondelete=rule), nullable=optional)
 

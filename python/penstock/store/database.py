@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from penstock.settings.store import Store
 
 ASYNC_DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg", "postgres": "postgresql+asyncpg"}
-# SQLite readers do not block each other, but each connection uses a thread.
+# Maximum number of connections to SQLite. Its readers do not block each other, but each connection uses a thread.
 MAX_SQLITE_CONNECTIONS = 3
-# How long a request waits for its turn at an embedded database, and how many changes may wait. A burst of changes is
-# saved one after the other, instead of being reported as a store that does not answer.
+# Maximum time that a change to an embedded database waits for other changes, and maximum number of changes that wait.
+# So a burst of changes is saved, and does not fail as if the store were unavailable.
 MAX_TURN_SECONDS, MAX_WAITING_WRITERS = 10.0, 1000
 # A connection that was idle for longer is pinged before use.
 PING_AFTER_IDLE_SECONDS = 0.25
@@ -55,7 +55,7 @@ class Database:
         self.embedded = self.url.get_backend_name() == "sqlite"
         self.file = self.url.database if self.embedded else None
         self._settings = settings
-        # How long to wait for other writers. Less than the statement timeout, which would look like an unavailable
+        # Maximum wait for other writers. Less than the statement timeout, which would be reported as an unavailable
         # store.
         self.turn_ms = settings.statement_ms * 4 // 5
         self._patience = settings.acquire_ms / 1000
@@ -70,7 +70,7 @@ class Database:
         without = {"reads": True} if self.embedded else {"isolation_level": "AUTOCOMMIT"}
         self._reader = self._engine.execution_options(**without)
         self._closing: set[asyncio.Future[None]] = set()
-        # SQLite has one writer at a time. Those that wait hold no connection.
+        # SQLite has one writer at a time. Changes that wait for this lock use no connection.
         self._write_lock = asyncio.Lock()
         self._waiting_writers = 0
 
@@ -87,7 +87,7 @@ class Database:
             try:
                 yield connection
             finally:
-                # Nothing must be committed. Closing the connection ends the transaction.
+                # A read has nothing to commit. Closing the connection ends its transaction.
                 await asyncio.shield(connection.close())
 
     @asynccontextmanager
@@ -134,7 +134,7 @@ class Database:
     @asynccontextmanager
     async def migration_transaction(self) -> AsyncGenerator[AsyncConnection]:
         """Yields a connection in a transaction for migrations, with a long statement timeout. A failed migration raises
-        `StartError`.
+        `StartupError`.
         """
         async with AsyncExitStack() as opened:
             with _translate_errors():
@@ -190,7 +190,8 @@ class Database:
             self._abandon_connection(starting)
             raise
         if not done:
-            # Does not wait for the cancelled task, which would try to say goodbye to a server that does not respond.
+            # Does not wait for the cancelled task, which would try to close the connection to a server that does not
+            # respond.
             self._abandon_connection(starting)
             raise TimeoutError
         return starting.result()
@@ -210,7 +211,8 @@ class Database:
 
 # Errors of the calling code, not of the database: a missing row or column, or a statement that cannot be compiled.
 PROGRAMMING_ERRORS = (exc.ArgumentError, exc.CompileError, exc.InvalidRequestError, exc.StatementError)
-# Subclasses of these that the database causes: driver errors, and errors that follow a broken connection.
+# Subclasses of `PROGRAMMING_ERRORS` that the database causes: driver errors, and errors that follow a broken
+# connection.
 DATABASE_ERRORS = (exc.DBAPIError, exc.PendingRollbackError)
 
 
@@ -231,7 +233,7 @@ def _translate_migration_errors() -> Generator[None]:
     try:
         yield
     except (exc.SQLAlchemyError, OSError, TimeoutError) as error:
-        # Lines after the first may contain row data.
+        # Uses only the first line, because later lines may contain row data.
         message = str(getattr(error, "orig", None) or error).partition("\n")[0] or type(error).__name__
         raise _migration_error(message) from error
     except UnavailableError as error:
@@ -281,7 +283,8 @@ def _create_sqlite_engine(url: URL, settings: Store) -> AsyncEngine:
         hide_parameters=True,
         json_serializer=_encode_json,
         json_deserializer=msgspec.json.decode,
-        # `timeout` is the time to wait for a lock. Without an isolation level the driver begins no transactions.
+        # `timeout` is the time to wait for a lock. Without an isolation level, the driver begins no transactions
+        # itself.
         connect_args={"timeout": settings.acquire_ms / 1000, "isolation_level": None},
     )
     event.listen(engine.sync_engine, "connect", _set_sqlite_pragmas)
@@ -291,7 +294,7 @@ def _create_sqlite_engine(url: URL, settings: Store) -> AsyncEngine:
 
 def _set_sqlite_pragmas(connection: Any, _record: object) -> None:  # noqa: ANN401 - as its driver has it
     cursor = connection.cursor()
-    # FULL: committed data survives a power failure.
+    # With `synchronous=FULL`, committed data survives a power failure.
     for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "cache_size=-2048"):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
@@ -328,7 +331,7 @@ def _create_postgresql_engine(url: URL, settings: Store) -> AsyncEngine:
             },
         },
     )
-    # A new connection counts as just used, so it is not pinged.
+    # `connect` also records the time, so that a new connection is not pinged before its first use.
     event.listen(engine.sync_engine, "connect", _record_last_use)
     event.listen(engine.sync_engine, "checkin", _record_last_use)
     event.listen(engine.sync_engine, "checkout", _ping_idle_connection)
@@ -360,7 +363,7 @@ def _conflict_error(error: exc.IntegrityError) -> ConflictError:
 
 def _unavailable_error(error: BaseException) -> UnavailableError:
     message = str(getattr(error, "orig", error))
-    # Clients read this, so it does not repeat the name that the driver reports.
+    # Clients see this message, so it omits the database name that the driver reports.
     if MISSING_DATABASE_PATTERN.search(message):
         return UnavailableError("the database of store.url does not exist; hint: create it with createdb")
     if any(pattern in message for pattern in MISSING_TABLE_MESSAGES):

@@ -21,7 +21,7 @@ guardrails = Table(
     metadata,
     id_column(),
     foreign_key_column("organisations"),
-    # Null if it belongs to the organisation.
+    # Null if the guardrail belongs to the organisation.
     foreign_key_column("workspaces", optional=True, ends_with_it=True),
     Column("slug", SLUG, nullable=False),
     Column("name", NAME, nullable=False),
@@ -34,13 +34,13 @@ guardrails = Table(
     Column("owner_id", UUID),
     Column("updated_by", UUID),
     *timestamp_columns(),
-    # Workspaces name guardrails of the organisation, so a slug may exist only once.
+    # Workspaces also refer to guardrails of the organisation by slug, so slugs are unique in the organisation.
     Index(None, "organisation_id", "slug", unique=True),
     Index(None, "workspace_id", "id"),
     Index(None, "organisation_id", "id"),
 )
 
-# Credentials of guardrail partners. Guardrails of the organisation and of its workspaces use them without naming them.
+# Credentials of guardrail partners. Checks of a partner use them if they have no credentials of their own.
 partner_credentials = Table(
     "partner_credentials",
     metadata,
@@ -48,7 +48,7 @@ partner_credentials = Table(
     foreign_key_column("organisations"),
     # Name of the partner: the part of its checks' ids before the dot.
     Column("slug", SLUG, nullable=False),
-    # Masked here, and stored encrypted in `sealed`.
+    # Credentials with masked values. The real values are stored encrypted in `sealed`.
     Column("credentials", JSON_DOCUMENT, nullable=False),
     Column("sealed", Text, nullable=False),
     Column("base_url", String(2048)),

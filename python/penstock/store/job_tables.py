@@ -1,4 +1,4 @@
-"""Tables of files, batches and log exports: what background jobs work on."""
+"""Tables of files, batches and log exports, which background jobs process."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ batches = Table(
     Column("model", NAME),
     Column("details", JSON_DOCUMENT),
     Column("errors", JSON_DOCUMENT),
-    # Provider's identifiers, if the batch runs at a provider.
+    # Identifiers of the batch at its provider, if it runs there.
     Column("job", JSON_DOCUMENT),
-    # Encrypted data that its requests need, including the caller's key. Cleared when the batch ends.
+    # Encrypted data that the requests of the batch need, including the caller's API key. Cleared when the batch ends.
     Column("sealed", Text),
     Column("total", Integer, nullable=False),
     Column("completed", Integer, nullable=False),
@@ -58,7 +58,7 @@ batches = Table(
     # Start time of each status, by the name of the status.
     Column("moments", JSON_DOCUMENT, nullable=False),
     Column("expires_at", BigInteger, nullable=False),
-    # Lease: the process that runs the batch, and the time by which it must renew.
+    # Lease: the process that runs the batch, and the time by which the process must renew the lease.
     Column("run_by", UUID),
     Column("run_until", BigInteger),
     Column("created_by", UUID),
@@ -88,15 +88,16 @@ log_exports = Table(
     Column("description", Text),
     Column("filters", JSON_DOCUMENT, nullable=False),
     Column("requested_data", JSON_DOCUMENT, nullable=False),
-    # Number of requests that match the filters, and number of rows in the file.
+    # Number of requests that match the filters.
     Column("total", BigInteger, nullable=False),
+    # Number of rows in the file.
     Column("total_records", BigInteger),
-    # User whose requests alone are exported, if the creator may not see others.
+    # User to whose requests the export is restricted, because its creator may see no others.
     Column("restricted_to", UUID),
     Column("file_id", UUID),
-    # Why the export failed.
+    # Reason of a failed export.
     Column("error", Text),
-    # Lease: the process that runs the export, and the time by which it must renew.
+    # Lease: the process that runs the export, and the time by which the process must renew the lease.
     Column("run_by", UUID),
     Column("run_until", BigInteger),
     Column("created_by", UUID),

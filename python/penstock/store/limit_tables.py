@@ -43,7 +43,7 @@ usage_limits_policies = Table(
     "usage_limits_policies",
     metadata,
     *_policy_columns(),
-    # US dollars, tokens or requests.
+    # Limit in US dollars, tokens or requests, by `type`.
     Column("credit_limit", Double, nullable=False),
     Column("alert_threshold", Double),
     Column("periodic_reset", WORD),
@@ -61,8 +61,8 @@ rate_limits_policies = Table(
     Column("value", BigInteger, nullable=False),
 )
 
-# Usage that counts towards a limit, by value of the policy's groups and period. A limit is a policy, or a limit of a
-# key, a provider, a workspace or an integration, so its id refers to no single table.
+# Usage that counts towards a limit, by value of the policy's groups and period. A limit belongs to a policy, key,
+# provider, workspace or integration, so its id refers to no single table.
 limit_usage = Table(
     "limit_usage",
     metadata,
@@ -75,14 +75,15 @@ limit_usage = Table(
     *(Column(f"is_{name}_alert_sent", Boolean, nullable=False) for name in ("threshold", "exhausted")),
     # What the limit counts: `cost`, `tokens` or `requests`.
     Column("measure", WORD, nullable=False),
-    # Sum of the corrections of costs that `nanodollars` includes. The counters of the data plane do not know of them.
+    # Sum of the corrections of costs that `nanodollars` includes. The counters of the data plane do not include them.
     Column("corrected_nanodollars", BigInteger, nullable=False, server_default="0"),
-    # How often the usage was set back. Counters of the data plane start again when it grows.
+    # Number of resets of the usage. When it grows, the counters of the data plane start again.
     Column("resets", BigInteger, nullable=False),
     Column("updated_at", BigInteger, nullable=False, index=True),
 )
 
-# Number of the last batch of usage that each node has added, its workers, and when it was last alive.
+# Nodes that report usage. `sequence` is the number of the last batch that the ledger contains, and `seen_at` the time
+# when the node was last alive.
 usage_ledger_nodes = Table(
     "usage_ledger_nodes",
     metadata,

@@ -60,7 +60,7 @@ async def migrate(
     """Migrates the database to `target`; returns the revisions before and after."""
     if database.embedded:
         await asyncio.to_thread(create_private_file, database.url)
-        # Reads do not wait for another process's writes. A start with nothing to migrate therefore returns at once.
+        # Returns without a write if there is nothing to migrate, because only a write would wait for other processes.
         if target == "head" and await current_revision(database) == (last := newest_revision()):
             return last, last
     async with database.migration_transaction() as connection:
@@ -80,7 +80,7 @@ def newest_revision() -> str | None:
 
 
 async def _check_foreign_keys(connection: AsyncConnection) -> None:
-    """Raises `StartError` if a row violates a foreign key. SQLite does not enforce foreign keys during a migration."""
+    """Raises `StartupError` if a row violates a foreign key. SQLite does not enforce these during a migration."""
     row = (await connection.exec_driver_sql("PRAGMA foreign_key_check")).first()
     if row:
         message = (

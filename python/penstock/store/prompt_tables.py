@@ -28,7 +28,7 @@ def _owner_columns() -> list[Column[str] | Index]:
 
 
 def _version_columns() -> list[Column[int]]:
-    """Returns the number of the version that requests use without naming one, and of the newest version."""
+    """Returns the columns with the numbers of the default version and of the newest version."""
     return [Column(f"{name}_version", Integer, nullable=False) for name in ("default", "latest")]
 
 
@@ -59,14 +59,15 @@ prompts = Table(
     # Model of the newest version.
     Column("model", Text),
     *_version_columns(),
-    # Other workspaces that may read and use it: `"*"` for all, or a list of ids; null if it is not shared.
+    # Other workspaces that may read and use the prompt: `"*"` for all, or a list of ids; null if it is not shared.
     Column("shared_with", JSON_DOCUMENT),
     Column("shared_at", BigInteger),
     Column("shared_by_user_id", UUID),
-    # Default version when it was shared.
+    # Default version at the time when the prompt was shared.
     Column("shared_from_version_id", UUID),
-    # Prompt that it is a copy of, and the copied version.
+    # Prompt that this prompt is a fork of.
     Column("forked_from_prompt_id", UUID),
+    # Version that was copied for the fork.
     Column("forked_from_prompt_version_id", UUID),
     Column("created_by", UUID),
     *timestamp_columns(),
@@ -83,7 +84,7 @@ prompt_partials = Table(
     Column("name", NAME, nullable=False),
     Column("status", WORD, nullable=False),
     *_version_columns(),
-    # Slugs of the partials that its newest and its default version refer to.
+    # Slugs of the partials that the newest and the default version of this partial refer to.
     Column("partials", JSON_DOCUMENT, nullable=False),
     Column("created_by", UUID),
     *timestamp_columns(),
@@ -108,7 +109,7 @@ labels = Table(
     Index(None, "workspace_id", "name", unique=True),
 )
 
-# Version of a prompt that a label is on. A label is on at most one version of each prompt.
+# Assignments of labels to versions of prompts. A label is on at most one version of each prompt.
 prompt_labels = Table(
     "prompt_labels",
     metadata,
@@ -122,14 +123,15 @@ prompt_labels = Table(
     Index(None, "label_id"),
 )
 
-# Slugs of deleted prompts and partials. Clients may still use them, so only publishers may put something else there.
+# Slugs of deleted prompts and partials. Clients may still use them, so only callers who may publish can use such a slug
+# for another object.
 released_slugs = Table(
     "released_slugs",
     metadata,
     id_column(),
     foreign_key_column("organisations"),
     foreign_key_column("workspaces", ends_with_it=True),
-    # Table that the object was in.
+    # Name of the table that contained the object.
     Column("resource", WORD, nullable=False),
     Column("slug", SLUG, nullable=False),
     Column("created_at", BigInteger, nullable=False),

@@ -1,4 +1,6 @@
-"""Revision of the store's tables, read without Alembic: its modules take 9 MB of a process that only reads it."""
+"""Revision of the store's tables, read without Alembic, whose modules would take 9 MB of a process that only reads the
+revision.
+"""
 
 from __future__ import annotations
 

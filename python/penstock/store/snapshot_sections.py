@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Table
 
-# `LIMITS` stands for all sections of limits.
+# Names of special sections: all data, the data of small tables, and all sections of limits.
 EVERYTHING, REST, LIMITS = "*", "rest", "limits"
-# Members of a section in the snapshot, by table. The tables may be large: the last two digits of their random ids split
-# the rows into 256 sections of similar size.
+# Member of the snapshot that contains the rows of a table. These tables may be large, so each has 256 sections of
+# similar size, by the last two digits of the random row ids.
 MEMBER_BY_TABLE = {
     "api_keys": "keys",
     "configs": "configs",
@@ -33,11 +33,12 @@ SHARED_SECTION_TABLES = (
     "secret_references",
     "users",
 )
-# Tables with limits of one workspace, and those that affect nothing else.
+# Tables with limits of one workspace and other published data.
 WORKSPACE_LIMIT_TABLES = ("api_keys", "integration_workspaces", "providers")
+# Tables with limits of one workspace and no other published data.
 POLICY_TABLES = ("rate_limits_policies", "usage_limits_policies")
-# Tables whose rows are published with their prompt. Names of labels are published with the prompts that they are on, and
-# nothing of collections is published.
+# Tables whose rows are published with their prompt. The names of labels are published there too; collections are not
+# published.
 PROMPT_DETAIL_TABLES = ("prompt_labels",)
 DIGITS = 2
 

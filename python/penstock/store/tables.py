@@ -68,8 +68,8 @@ users = Table(
     Index(None, "organisation_id", "id"),
 )
 
-# Users removed from the organisation, or from one workspace if `workspace_id` is set. Tokens may still name them. A
-# user who is invited again is valid regardless of the rows here. Adding a user to the workspace again deletes the row.
+# Users removed from the organisation, or from one workspace if `workspace_id` is set. Tokens that still name them are
+# rejected. A user who is invited again is valid despite a row here. Adding a user to a workspace again deletes the row.
 removed_members = Table(
     "departed",
     metadata,
@@ -123,7 +123,7 @@ api_keys = Table(
     Index(None, "workspace_id", "id"),
 )
 
-# Digests of API keys; the key itself is never stored. During a rotation two digests belong to one key.
+# Digests of the secrets of API keys. During a rotation, a key has two digests.
 key_digests = Table(
     "key_digests",
     metadata,
@@ -132,11 +132,12 @@ key_digests = Table(
     _foreign_key_column("api_keys", ends_with_it=True),
     Column("sha256", DIGEST, nullable=False, unique=True),
     Column("expires_at", BigInteger),
-    # Encrypted new key of a scheduled rotation, until the client fetches it.
+    # Encrypted secret, such as that of a scheduled rotation, until a client fetches it. Other secrets are not stored.
     Column("sealed", Text),
-    # Ids of the users on whose authority the text was handed out. The text ends with the access of any of them.
+    # Ids of the users on whose authority the key's secret was issued. The secret stops working when one of them loses
+    # access.
     Column("holders", JSON_DOCUMENT),
-    # User or API key that the text was handed out to.
+    # User or API key that received the secret.
     Column("issued_to", UUID),
     Column("created_at", BigInteger, nullable=False),
     Index(None, "api_key_id"),
@@ -153,14 +154,15 @@ invites = Table(
     Column("first_name", NAME),
     Column("last_name", NAME),
     Column("workspaces", JSON_DOCUMENT, nullable=False),
-    # Scopes of the API keys that the user gets; an object if a name, an expiry or metadata are set too.
+    # Scopes of the API keys that the user gets, as a list. An object if the keys also have a name, expiry or metadata.
     Column("key_scopes", JSON_DOCUMENT),
     Column("status", WORD, nullable=False),
     Column("sha256", DIGEST, nullable=False, unique=True),
     Column("expires_at", BigInteger, nullable=False),
     Column("accepted_at", BigInteger),
     Column("invited_by", UUID),
-    # Users on whose authority the invitation was sent, possibly with an API key. It is cancelled when one loses rights.
+    # Users on whose authority the invitation was sent, possibly with an API key. It is cancelled when one of them loses
+    # rights.
     Column("holders", JSON_DOCUMENT),
     *_timestamp_columns(),
     Index(None, "organisation_id", "id"),
@@ -175,7 +177,7 @@ sessions = Table(
     _foreign_key_column("organisations"),
     _foreign_key_column("users", optional=True, ends_with_it=True),
     _foreign_key_column("api_keys", optional=True, ends_with_it=True),
-    # Digest of the API key that opened the session. The session ends when that digest does.
+    # Digest of the API key that opened the session. The session ends when that digest expires or is deleted.
     Column("key_sha256", DIGEST),
     Column("sha256", DIGEST, nullable=False, unique=True),
     Column("created_at", BigInteger, nullable=False),
@@ -198,7 +200,7 @@ sign_in_links = Table(
     Index(None, "expires_at"),
 )
 
-# Responses to creates with an Idempotency-Key. Encrypted, because a response may contain an API key.
+# Responses to create requests with an Idempotency-Key. They are encrypted, because a response may contain an API key.
 idempotent_responses = Table(
     "answers",
     metadata,
@@ -223,7 +225,8 @@ integrations = Table(
     Column("description", Text),
     Column("ai_provider_id", NAME, nullable=False),
     Column("status", WORD, nullable=False),
-    # True if created together with a virtual key. Deleted with the last virtual key that uses it.
+    # True if the integration was created together with a virtual key. It is then deleted with the last virtual key that
+    # uses it.
     Column("brought_along", Boolean, nullable=False),
     Column("sealed_key", Text),
     Column("masked_key", WORD),
@@ -243,7 +246,7 @@ integrations = Table(
     Index(None, "organisation_id", "id"),
 )
 
-# Models with settings by an operator: whether they may be used, their address and their price.
+# Settings for single models of an integration: if requests may use the model, its host and its price.
 integration_models = Table(
     "integration_models",
     metadata,
@@ -278,8 +281,8 @@ integration_workspaces = Table(
     Index(None, "workspace_id"),
 )
 
-# Locations of secrets in external secret managers, with the authentication to use there. Secret values of the latter
-# are encrypted.
+# Locations of secrets in external secret managers, with the auth config for the manager, whose secret values are
+# encrypted.
 secret_references = Table(
     "secret_references",
     metadata,
@@ -303,8 +306,8 @@ secret_references = Table(
     Index(None, "organisation_id", "id"),
 )
 
-# Integrations made available in one workspace. A virtual key is a provider that was created together with its
-# integration.
+# Providers, each of which makes an integration available in a workspace. A virtual key is a provider that was created
+# together with its integration.
 providers = Table(
     "providers",
     metadata,
@@ -348,7 +351,7 @@ configs = Table(
     Index(None, "organisation_id", "id"),
 )
 
-# Earlier versions of resources that keep a history.
+# Versions of objects with a history: configs, guardrails, prompts and partials.
 versions = Table(
     "versions",
     metadata,
@@ -374,9 +377,11 @@ audit_log = Table(
     Column("workspace_id", UUID),
     Column("user_id", UUID),
     Column("user_type", WORD, nullable=False),
-    # API key of the request, its name at that time, and the user or key that it was handed out to.
+    # API key of the request.
     Column("key_id", UUID),
+    # Name of the key at the time of the request.
     Column("key_name", NAME),
+    # User or API key that received the secret of the key.
     Column("key_made_by", UUID),
     Column("method", WORD, nullable=False),
     Column("uri", Text, nullable=False),
@@ -387,18 +392,18 @@ audit_log = Table(
     Column("resource_id", UUID),
     Column("action", WORD, nullable=False),
     Column("response_status_code", Integer, nullable=False),
-    # Request that made the change. One request may make several changes.
+    # Row in `requests` for the request that made the change. One request may make several changes.
     Column("asked_id", UUID),
     Column("before", JSON_DOCUMENT),
     Column("after", JSON_DOCUMENT),
-    # For a refused request: `anonymous` or `caller`. Their number is bounded.
+    # Origin of a refused request: `anonymous` or `caller`; null for changes. The number of refused requests is bounded.
     Column("refused_from", WORD),
     Column("created_at", BigInteger, nullable=False),
     Index(None, "organisation_id", "id"),
     Index(None, "refused_from", "organisation_id", "id"),
 )
 
-# Header fields and bodies, without credentials, of requests that changed something.
+# Requests that changed something: their header fields and bodies, without credentials.
 audited_requests = Table(
     "requests",
     metadata,
@@ -425,6 +430,6 @@ change_counter = Table(
     "changes", metadata, Column("id", Integer, primary_key=True), Column("number", BigInteger, nullable=False)
 )
 
-# Snapshot sections affected by each number of the counter. Old entries are deleted.
+# Snapshot sections that each change affects, by its number from `change_counter`. Old entries are deleted.
 _change_number = Column("number", BigInteger, primary_key=True, autoincrement=False)
 change_log = Table("changed", metadata, _change_number, Column("parts", JSON_DOCUMENT, nullable=False))

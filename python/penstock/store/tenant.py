@@ -26,21 +26,21 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 # Row limit of a lookup: two rows suffice to detect an ambiguous slug.
 AMBIGUITY_LIMIT = 2
-# Number of scoped queries that are cached.
+# Maximum number of scoped queries that are cached.
 MAX_SCOPED_QUERIES = 1000
 # Query parameter for the list of accessible workspaces.
 WORKSPACES_PARAMETER = "among"
 
 
 class ChangeFlag:
-    """Records if a transaction changed data of the data plane, and in which snapshot sections. All scopes of one
+    """Records if a transaction changed data of the data plane, and in which snapshot sections. All stores on one
     transaction share it.
     """
 
     number: int | None = None
 
     def __init__(self) -> None:
-        """Creates a flag without changes."""
+        """Starts without changes."""
         self.parts: set[str] = set()
 
     @property
@@ -53,11 +53,11 @@ class TenantStore:
     """Reads and writes rows of one organisation, or of one workspace if `workspace_id` is set."""
 
     def __init__(self, connection: AsyncConnection, organisation_id: str, workspace_id: str | None) -> None:
-        """Creates a scope on an open connection."""
+        """Creates a store on an open connection."""
         self.connection = connection
         self.organisation_id = organisation_id
         self.workspace_id = workspace_id
-        # Accessible workspaces if `workspace_id` is `None`. `None` means that all are accessible.
+        # Accessible workspaces, if `workspace_id` is `None`. The value `None` means that all are accessible.
         self.among: frozenset[str] | None = None
         self.change_flag = ChangeFlag()
 
@@ -121,14 +121,14 @@ class TenantStore:
         return (await self.fetch_rows(_count_query(table).where(*conditions), table))[0]["count"]
 
     async def insert(self, table: Table, values: Mapping[str, Any]) -> Row:
-        """Inserts a row into the scope; returns it."""
+        """Inserts a row with the organisation and workspace of this store, and returns it."""
         scope = self._scope_values(table)
         row = {**scope, **values, **{name: value for name, value in scope.items() if value is not None}}
         await self.connection.execute(insert(table).values(row))
         return row
 
     async def insert_all(self, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Inserts rows into the scope."""
+        """Inserts rows with the organisation and workspace of this store."""
         scope = {name: value for name, value in self._scope_values(table).items() if value is not None}
         if rows:
             await self.connection.execute(insert(table), [{**row, **scope} for row in rows])
@@ -183,7 +183,8 @@ class TenantStore:
     def _scope_values(self, table: Table) -> dict[str, str | None]:
         if table.name == "organisations":
             return {"id": self.organisation_id}
-        # A workspace's own row has the workspace's id as `id`. It is visible inside that workspace.
+        # The row of a workspace has the workspace's id in `id` instead of `workspace_id`. It is visible inside that
+        # workspace.
         workspace = "id" if table.name == "workspaces" else "workspace_id"
         scope = {"organisation_id": self.organisation_id, workspace: self.workspace_id}
         if "organisation_id" not in table.c:
@@ -236,5 +237,5 @@ def _scoped_query(query: Query, table: Table, parameter_names: tuple[str, ...]) 
 
 
 def _workspace_column(table: Table) -> ColumnElement[str] | None:
-    # A workspace's own row has the workspace's id as `id`.
+    # The row of a workspace has the workspace's id in `id` instead of `workspace_id`.
     return table.c.get("id" if table.name == "workspaces" else "workspace_id")

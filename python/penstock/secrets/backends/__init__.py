@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
     from penstock.settings import Settings
 
-# These libraries log every request.
+# Silences libraries that log every request.
 for name in ("azure", "botocore"):
     logging.getLogger(name).setLevel(logging.WARNING)
 
 BACKEND_MODULES = {"aws_sm": "aws", "azure_kv": "azure", "hashicorp_vault": "hashicorp"}
-# Extras with the client library of a backend.
+# Extras of the Python package that install the client library of a backend.
 BACKEND_EXTRAS = {"aws_sm": "aws", "azure_kv": "azure"}
 
 
-# By field: authentication methods that use the identity of the machine.
+# Authentication methods that use the identity of the machine, by field of the auth config.
 MACHINE_AUTH_METHODS = {
     "aws_auth_type": {"serviceRole", "assumedRole"},
     "azure_auth_mode": {"managed", "default"},
@@ -53,8 +53,8 @@ async def load_backend(manager: str) -> ModuleType:
 async def fetch(
     settings: Settings, manager: str, auth: Mapping[str, Any], path: str, *, is_operators: bool = False
 ) -> str:
-    """Fetches the secret at a path. Raises UnavailableError, whose message contains no credential. The URL of an
-    operator, unlike that of a tenant, may lead to any address.
+    """Fetches the secret at a path. Raises UnavailableError, whose message contains no credential. With `is_operators`,
+    the operator chose the URL, which may lead to any address; the URL of a tenant may not.
     """
     source = await load_backend(manager)
     fetcher = Fetcher(settings, is_operators=is_operators)

@@ -20,8 +20,8 @@ ROLE_SESSION_NAME = "penstock"
 async def fetch(settings: Settings, _fetcher: Fetcher, auth: Mapping[str, Any], path: str) -> str:
     """Returns the text of a secret by name or ARN. Binary secrets are decoded as UTF-8.
 
-    A tenant chooses only the region, which the library accepts only as one label of a host of AWS. So the requests need
-    no check of their addresses.
+    Does not check addresses: a tenant chooses only the region, and the library accepts only one label of an AWS host
+    name as region.
     """
     async with AsyncExitStack() as stack:
         keys = await _credentials(settings, auth, stack)

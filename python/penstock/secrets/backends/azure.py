@@ -28,12 +28,12 @@ async def fetch(settings: Settings, fetcher: Fetcher, auth: Mapping[str, Any], p
     credential = _create_credential(settings, auth, options)
     endpoint = parse_endpoint(auth["azure_vault_url"])
     is_default_port = endpoint.port == DEFAULT_PORTS[endpoint.scheme]
-    # Built again, so that the library cannot read another host in it.
+    # Builds the URL from its parsed parts, so that the library cannot parse another host from it.
     url = f"{endpoint.scheme}://{endpoint.host}{'' if is_default_port else f':{endpoint.port}'}"
-    # The library connects to addresses without asking the resolver, so the URL is checked first. A redirect would not
-    # be checked, so none is followed.
+    # The library connects to IP addresses without a call of the resolver, so the URL is checked first. Redirects would
+    # not be checked, so they are not followed.
     await fetcher.resolve(endpoint)
-    # A proxy resolves the name of the vault itself.
+    # A proxy resolves the name of the vault itself, so the resolver is only for direct connections.
     has_proxy = find_proxy(endpoint) is not None
     resolver = None if has_proxy else CheckedResolver(fetcher, endpoint)
     session = aiohttp.ClientSession(
@@ -42,7 +42,7 @@ async def fetch(settings: Settings, fetcher: Fetcher, auth: Mapping[str, Any], p
         auto_decompress=False,
         trust_env=has_proxy,
     )
-    # The transport does not see the options of the client.
+    # The client does not pass its options on to the transport, so the transport gets `verify` here.
     transport = AioHttpTransport(session=session, **verify)
     client = SecretClient(url, credential, transport=transport, permit_redirects=False, **options)
     async with session, credential, client:

@@ -43,7 +43,7 @@ class VaultClient:
         self._seconds = seconds
 
     async def sign_in(self, auth: Mapping[str, Any]) -> None:
-        """Returns the token of the auth config, or obtains one with its AppRole or service account."""
+        """Uses the token of the auth config, or gets one from Vault with the AppRole or the service account."""
         if auth["vault_auth_type"] == "token":
             token: str = auth["vault_token"]
         elif auth["vault_auth_type"] == "approle":
@@ -56,7 +56,7 @@ class VaultClient:
     async def read_secret(self, path: str) -> dict[str, Any]:
         """Reads the secret at a path. In a versioned engine (KV v2), `mount/name` is read as `mount/data/name`."""
         mount, _, name = path.partition("/")
-        # A policy for `mount/data/*` alone makes Vault answer 403 for `mount/name`, which may not exist.
+        # A policy that allows only `mount/data/*` makes Vault return 403 for `mount/name`, even if that does not exist.
         absent = {HTTPStatus.NOT_FOUND, HTTPStatus.FORBIDDEN}
         response = await self._send("GET", path, absent) or await self._send("GET", f"{mount}/data/{name}", set())
         data: dict[str, Any] = (response or {})["data"]

@@ -1,4 +1,6 @@
-"""Holders of API keys: the users on whose authority a key text was handed out. Entries of the audit log name the key."""
+"""Holders of API keys: the users on whose authority the secret of a key was issued. Audit log entries also get the key
+of the request.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,11 @@ GIVEN_BY_COLUMNS = ("key_given_by", "configurations_given_by")
 
 
 def upgrade() -> None:
-    """Adds the columns. Existing keys are held by the users who created them. Keys expire if that user no longer
-    exists, or has no access to the workspace of the key.
+    """Adds the columns. The holder of an existing key is the user who created it. The key expires if that user no
+    longer exists, or has no access to its workspace.
 
-    Drops the owners of credentials: a new destination requires the credential itself, from its owner too.
+    Drops the columns with owners of credentials: a new destination now requires the credential itself, even from its
+    owner.
     """
     op.add_column("key_digests", sa.Column("holders", sa.JSON(), nullable=True))
     op.add_column("key_digests", sa.Column("issued_to", sa.String(36), nullable=True))

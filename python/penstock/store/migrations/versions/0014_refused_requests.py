@@ -1,4 +1,4 @@
-"""Refused requests: entries of the audit log for requests that were answered with 401 or 403, bounded in number."""
+"""Refused requests: audit log entries for requests that got a 401 or 403 response. Their number is bounded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ down_revision = "0013_key_holders"
 
 
 def upgrade() -> None:
-    """Adds the column and the index by which the oldest refusals are found. It stays empty for changes."""
+    """Adds the column and the index by which the oldest refusals are found. The column stays empty for changes."""
     op.add_column("audit", sa.Column("refused_from", sa.String(32), nullable=True))
     op.create_index(
         op.f("ix_audit_refused_from_organisation_id_id"), "audit", ["refused_from", "organisation_id", "id"]

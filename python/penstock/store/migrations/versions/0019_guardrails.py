@@ -14,7 +14,9 @@ DEFAULT_FIELDS = ("input_guardrails", "output_guardrails")
 
 
 def upgrade() -> None:
-    """Creates the table. Removes default guardrails: there were no guardrails, so they name nothing."""
+    """Creates the table. Removes default guardrails from settings, because they cannot name guardrails that did not
+    exist yet.
+    """
     op.create_table(
         "guardrails",
         sa.Column("id", sa.String(36), nullable=False),
@@ -63,7 +65,7 @@ def _without_default_guardrails(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def downgrade() -> None:
-    """Drops the table, and removes default guardrails and exclusions, which would name nothing."""
+    """Drops the table. Removes default guardrails and exclusions from settings: the guardrails no longer exist."""
     versions = sa.table("versions", sa.column("resource"))
     op.execute(sa.delete(versions).where(versions.c.resource == "guardrails"))
     _update_documents("workspaces", "defaults", _without_guardrails)

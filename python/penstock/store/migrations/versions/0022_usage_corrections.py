@@ -20,7 +20,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Removes them. Counters of the data plane no longer follow corrections."""
+    """Drops the columns. The counters of the data plane no longer include corrections."""
     op.drop_index(op.f("ix_usage_ledger_nodes_seen_at"), "usage_ledger_nodes")
     with op.batch_alter_table("usage_ledger_nodes") as table:
         table.drop_column("seen_at")

@@ -1,4 +1,4 @@
-"""Credentials of guardrail partners that an organisation holds."""
+"""Credentials of an organisation for guardrail partners."""
 
 from __future__ import annotations
 
