@@ -55,7 +55,7 @@ NON_SECRET_HEADERS = frozenset(
         "x-request-id",
     ]
 )
-LONGEST_FIELD, LARGEST_BODY, MOST_BYTES = 512, 64 * 1024, 4 * 1024 * 1024
+MAX_HEADER_LENGTH, MAX_BODY_LENGTH, MAX_READ_BYTES = 512, 64 * 1024, 4 * 1024 * 1024
 
 
 class RequestInfo(msgspec.Struct):
@@ -141,16 +141,16 @@ def _audit_row(
 def encode_headers(fields: Mapping[str, str]) -> str:
     """Encodes headers as a JSON object. Masks values that may be credentials."""
     masked = {
-        name: value[:LONGEST_FIELD] if name in NON_SECRET_HEADERS else MASK_TEXT for name, value in fields.items()
+        name: value[:MAX_HEADER_LENGTH] if name in NON_SECRET_HEADERS else MASK_TEXT for name, value in fields.items()
     }
     return msgspec.json.encode(masked).decode()
 
 
 def encode_body(body: bytes) -> str:
-    """Encodes a JSON body for storage, with credentials masked, and cuts it to `LARGEST_BODY` characters. Returns an
-    empty string if the body is not JSON, or has more than `MOST_BYTES` bytes.
+    """Encodes a JSON body for storage, with credentials masked, and cuts it to `MAX_BODY_LENGTH` characters. Returns an
+    empty string if the body is not JSON, or has more than `MAX_READ_BYTES` bytes.
     """
-    if not body or len(body) > MOST_BYTES:
+    if not body or len(body) > MAX_READ_BYTES:
         return ""
     try:
         sent = msgspec.json.decode(body)
@@ -158,7 +158,7 @@ def encode_body(body: bytes) -> str:
         return ""
     credentials = (*config_credentials.split_credentials(sent).secrets, *guardrail_credentials.secret_paths(sent))
     hidden = dict.fromkeys(credentials, MASK_TEXT)
-    return msgspec.json.encode(config_credentials.replace_strings(sent, hidden)).decode()[:LARGEST_BODY]
+    return msgspec.json.encode(config_credentials.replace_strings(sent, hidden)).decode()[:MAX_BODY_LENGTH]
 
 
 def present_row(row: Mapping[str, Any] | None) -> dict[str, Any] | None:

@@ -218,7 +218,7 @@ def crud_routes(
 def plain_renderer(response_type: StructType) -> RowRenderer:
     """Returns a renderer that copies columns to the response fields of the same name."""
 
-    async def render_rows(_desk: TenantSession, rows: list[Row]) -> list[Any]:
+    async def render_rows(_session: TenantSession, rows: list[Row]) -> list[Any]:
         return [row_to_struct(response_type, row) for row in rows]
 
     return render_rows

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-SHORTEST, LONGEST = 12, 256
+MIN_LENGTH, MAX_LENGTH = 12, 256
 # Maximum number of hashes at once, and of requests that wait. Each hash takes 64 MiB and about 50 ms of one core.
-AT_ONCE, WAITING = 2, 20
+MAX_PARALLEL, MAX_WAITING = 2, 20
 
-Password = Annotated[str, Meta(min_length=SHORTEST, max_length=LONGEST, description="password")]
+Password = Annotated[str, Meta(min_length=MIN_LENGTH, max_length=MAX_LENGTH, description="password")]
 
 
 class PasswordService:
@@ -34,7 +34,7 @@ class PasswordService:
     def __init__(self) -> None:
         """Starts without failed attempts."""
         self._hasher = PasswordHasher()
-        self._turn = asyncio.Semaphore(AT_ONCE)
+        self._slots = asyncio.Semaphore(MAX_PARALLEL)
         self._waiting = 0
         self.throttle = SignInThrottle()
         # Hash that is compared for users who do not exist, so that their check takes as long as others.
@@ -70,11 +70,11 @@ class PasswordService:
             return False
 
     async def _run_in_thread(self, function: Callable[[], Result]) -> Result:
-        if self._waiting >= WAITING:
+        if self._waiting >= MAX_WAITING:
             raise RateLimitedError("too many sign-ins at this moment; try again")
         self._waiting += 1
         try:
-            async with self._turn:
+            async with self._slots:
                 return await asyncio.to_thread(function)
         finally:
             self._waiting -= 1

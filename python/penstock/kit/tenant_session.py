@@ -93,7 +93,7 @@ class TenantSession(TenantStore):
         super().__init__(connection, caller.organisation_id, workspace_id)
         self.caller = caller
         # Called only when a change is recorded, because most requests change no data.
-        self._asked = read_request_info
+        self._read_request_info = read_request_info
         self.about = RequestedRow()
         # Workspace of audit entries for rows that do not name a workspace themselves.
         self.noted_in: str | None = None
@@ -171,7 +171,7 @@ class TenantSession(TenantStore):
         """Returns a session for the whole organisation, for rows that its workspaces share. The calling code must
         restrict access.
         """
-        session = TenantSession(self.connection, self.caller, None, self._services, self._asked)
+        session = TenantSession(self.connection, self.caller, None, self._services, self._read_request_info)
         session.change_flag, session.about = self.change_flag, self.about
         return session
 
@@ -212,12 +212,14 @@ class TenantSession(TenantStore):
         self, action: str, *, before: Mapping[str, Any] | None = None, after: Mapping[str, Any] | None = None
     ) -> None:
         """Records a change in the audit log."""
-        await write_audit_rows(self, self.caller, await self._asked(), action, [(before, after)], self.noted_in)
+        await write_audit_rows(
+            self, self.caller, await self._read_request_info(), action, [(before, after)], self.noted_in
+        )
 
     async def record_deletions(self, action: str, rows: Iterable[Row]) -> None:
         """Records the deletion of each of these rows in the audit log."""
         await write_audit_rows(
-            self, self.caller, await self._asked(), action, [(row, None) for row in rows], self.noted_in
+            self, self.caller, await self._read_request_info(), action, [(row, None) for row in rows], self.noted_in
         )
 
     async def generate_unused_slug(self, table: Table, prefix: str, name: str, length: int) -> str:
@@ -247,7 +249,7 @@ class TenantSession(TenantStore):
 
     async def expects_single_limits(self) -> bool:
         """Returns true if the client expects one limit object instead of a list."""
-        return expects_single_limits((await self._asked()).fields, self._services.header_aliases)
+        return expects_single_limits((await self._read_request_info()).fields, self._services.header_aliases)
 
     async def seal(self, text: str, owner: str) -> str:
         """Encrypts a credential of a row; `owner` is the id of the row."""
@@ -308,7 +310,7 @@ class RequestContext:
         self._services = services
         # Scopes of which the guard required one. `None` if it required none, and the route itself restricts access.
         self._needs: frozenset[str] | None = request.scope["state"]["needs"]
-        self._said: RequestInfo | None = None
+        self._request_info: RequestInfo | None = None
         # Workspace from the query string, if the route reads it.
         self.place: str | None = None
 
@@ -404,14 +406,14 @@ class RequestContext:
         """Returns the workspace of the query, or else of the body."""
         sent: object = self._state.get("body_workspace")
         if (
-            self._said
-            and self._said.body
+            self._request_info
+            and self._request_info.body
             and "body" not in self._state
             and takes_workspace(self._request.route_handler)
         ):
             # The route reads no body, but some clients name the workspace in it.
             with suppress(msgspec.DecodeError, RecursionError):
-                document: object = msgspec.json.decode(self._said.body)
+                document: object = msgspec.json.decode(self._request_info.body)
                 sent = cast("dict[str, object]", document).get("workspace_id") if isinstance(document, dict) else None
         if sent is None:
             return workspace
@@ -425,8 +427,8 @@ class RequestContext:
 
     async def _request_metadata(self) -> RequestInfo:
         """Reads the metadata of the request, once."""
-        self._said = self._said or await read_request_metadata(self._request)
-        return self._said
+        self._request_info = self._request_info or await read_request_metadata(self._request)
+        return self._request_info
 
     async def _authenticate_again(self, connection: AsyncConnection) -> Caller:
         """Authenticates the caller again after the wait for the lock, because access may have been revoked meanwhile."""
@@ -525,7 +527,7 @@ class Services:
         self.database = database
         self.vault = vault
         self.identities = identities
-        self._news = notifier
+        self._notifier = notifier
 
     def file_provider_slugs(self) -> frozenset[str]:
         """Returns the slugs of the providers in the settings file."""
@@ -570,7 +572,7 @@ class Services:
         """Clears the cache of callers and, if `published`, notifies the data plane."""
         self.clear_caller_cache()
         if published:
-            self._news.notify()
+            self._notifier.notify()
 
     async def find_prompt_version(self, prompt_id: str, number: int) -> Row | None:
         """Returns a version of an active prompt for the engine, whichever organisation it belongs to."""
@@ -580,4 +582,4 @@ class Services:
 
     async def wait_until_applied(self, number: int) -> None:
         """Waits until the data plane of this node applies a change."""
-        await self._news.wait_until_applied(number)
+        await self._notifier.wait_until_applied(number)

@@ -37,7 +37,7 @@ log = logging.getLogger("penstock")
 CURVES = {"EC": ("P-256", "P-384"), "OKP": ("Ed25519",)}
 # Minimum and maximum size of RSA keys that the engine can use.
 MIN_RSA_BITS, MAX_RSA_BITS = 2048, 8192
-LARGEST_TOKEN, LARGEST_SET, MOST_KEYS = 16_384, 1_000_000, 100
+MAX_TOKEN_LENGTH, MAX_KEY_SET_BYTES, MAX_KEYS = 16_384, 1_000_000, 100
 FETCH_TIMEOUT_SECONDS = 5.0
 # Unix time in seconds, in the year 5138. Later expiry times are reduced to it: such a token practically never expires.
 MAX_EXPIRY_SECONDS = 10**11
@@ -114,14 +114,14 @@ class IssuerKeys:
         self.rows: list[dict[str, str]] = []
         self._fetcher = fetcher
         self._keys: list[RSAKey | ECKey | OKPKey] = []
-        self._asked = float("-inf")
+        self._fetched_at = float("-inf")
         if issuer.jwks:
             self.load_keys(json.loads(issuer.jwks))
 
     def load_keys(self, document: Mapping[str, Any]) -> bool:
         """Loads the usable keys of a JWKS document. Returns true if they changed."""
         keys = msgspec.convert(document.get("keys"), list[Any])
-        rows = [row for row in map(_parse_public_key, keys[:MOST_KEYS]) if row]
+        rows = [row for row in map(_parse_public_key, keys[:MAX_KEYS]) if row]
         changed = rows != self.rows
         self.rows, self._keys = rows, [_import_key(row) for row in rows]
         return changed
@@ -130,8 +130,8 @@ class IssuerKeys:
         """Fetches the JWKS document from its URL. Returns true if the keys changed; raises an HTTP error or ValueError
         on failure.
         """
-        self._asked = time.monotonic()
-        request = FetchRequest(url=self.own.jwks_url, max_bytes=LARGEST_SET, seconds=FETCH_TIMEOUT_SECONDS)
+        self._fetched_at = time.monotonic()
+        request = FetchRequest(url=self.own.jwks_url, max_bytes=MAX_KEY_SET_BYTES, seconds=FETCH_TIMEOUT_SECONDS)
         response = await self._fetcher.send(request)
         if response.status != HTTPStatus.OK:
             message = f"the status is {response.status}"
@@ -145,7 +145,7 @@ class IssuerKeys:
         if (
             self.own.jwks_url
             and not self._has_key(kid)
-            and time.monotonic() - self._asked >= MIN_REFRESH_INTERVAL_SECONDS
+            and time.monotonic() - self._fetched_at >= MIN_REFRESH_INTERVAL_SECONDS
         ):
             try:
                 await self.refresh()
@@ -218,7 +218,7 @@ class TokenVerifier:
 
     async def verify(self, text: str) -> Claims:
         """Verifies a token and returns its claims. Raises UnauthorisedError, ForbiddenError or UnavailableError."""
-        if len(text) > LARGEST_TOKEN:
+        if len(text) > MAX_TOKEN_LENGTH:
             raise UnauthorisedError("this token is too long")
         if not any(source.rows or source.own.jwks_url for source in self.sources):
             raise ForbiddenError("there are no keys to verify tokens with")

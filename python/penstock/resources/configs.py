@@ -360,7 +360,7 @@ def _to_config(response_type: type[Summary], row: Row) -> Summary:
 
 
 def _make_serializer(response_type: type[ConfigSummary]) -> RowRenderer:
-    async def serialize_rows(_desk: TenantSession, rows: list[Row]) -> list[ConfigSummary]:
+    async def serialize_rows(_session: TenantSession, rows: list[Row]) -> list[ConfigSummary]:
         return [_to_config(response_type, row) for row in rows]
 
     return serialize_rows

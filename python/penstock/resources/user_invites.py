@@ -169,7 +169,7 @@ def list_query(role: RoleFilter = None, email: EmailFilter = None, status: Statu
     return ListQuery(None, conditions)
 
 
-async def to_invites(_desk: TenantSession, rows: list[Row]) -> list[Invite]:
+async def to_invites(_session: TenantSession, rows: list[Row]) -> list[Invite]:
     """Converts invitation rows to the response format."""
     return [_to_invite(row) for row in rows]
 

@@ -29,21 +29,21 @@ class ConfigFileWatcher:
         """Starts without a known file state, because the current snapshot may be older than the file."""
         self._settings = settings
         self._published = published
-        self._asked = asyncio.Event()
+        self._requested = asyncio.Event()
         self._taken: FileStamp = None
         self._seen: FileStamp = None
 
     def request_reload(self) -> None:
         """Has the file read again at once, even if it did not change."""
         self._taken = None
-        self._asked.set()
+        self._requested.set()
 
     async def run(self) -> None:
         """Checks the file until cancelled."""
         while True:
             await self.check_file()
-            await wait_for_event(self._asked, POLL_INTERVAL_SECONDS)
-            self._asked.clear()
+            await wait_for_event(self._requested, POLL_INTERVAL_SECONDS)
+            self._requested.clear()
 
     async def check_file(self) -> None:
         """Reads the file if it changed and then stayed the same between two checks."""

@@ -58,7 +58,7 @@ class Database:
         # Maximum wait for other writers. Less than the statement timeout, which would be reported as an unavailable
         # store.
         self.turn_ms = settings.statement_ms * 4 // 5
-        self._patience = settings.acquire_ms / 1000
+        self._max_wait_seconds = settings.acquire_ms / 1000
         self._engine = (
             _create_sqlite_engine(self.url, settings)
             if self.embedded
@@ -176,7 +176,7 @@ class Database:
     async def close(self) -> None:
         """Closes all connections."""
         if self._closing:
-            await asyncio.wait(self._closing, timeout=self._patience)
+            await asyncio.wait(self._closing, timeout=self._max_wait_seconds)
         await self._engine.dispose()
 
     async def _connect(self, engine: AsyncEngine) -> AsyncConnection:
@@ -185,7 +185,7 @@ class Database:
             return await opening
         starting = asyncio.ensure_future(opening)
         try:
-            done, _ = await asyncio.wait({starting}, timeout=self._patience)
+            done, _ = await asyncio.wait({starting}, timeout=self._max_wait_seconds)
         except asyncio.CancelledError:
             self._abandon_connection(starting)
             raise

@@ -60,7 +60,7 @@ struct Mailbox {
 /// WebSocket of one client.
 #[pyclass(frozen, module = "penstock._engine")]
 pub struct WebSocketHandle {
-    desk: Arc<Mailbox>,
+    mailbox: Arc<Mailbox>,
     jobs: JobRunner,
     /// Queue of messages for the provider; `None` after the client has closed or disconnected.
     to_provider: Mutex<Option<mpsc::Sender<Message>>>,
@@ -70,9 +70,9 @@ pub struct WebSocketHandle {
 impl WebSocketHandle {
     /// Returns the next messages for the client in ASGI form; `None` if there are none yet.
     fn receive<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyList>>> {
-        let event = self.desk.pending.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let event = self.mailbox.pending.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(event) = event else { return Ok(None) };
-        self.desk.consumed.notify_one();
+        self.mailbox.consumed.notify_one();
         let list = PyList::empty(py);
         match event {
             ClientEvent::Accept(protocol) => list.append(accept_message(py, protocol)?)?,
@@ -97,7 +97,7 @@ impl WebSocketHandle {
             // reason.
             Ok(()) | Err(TrySendError::Closed(_)) => Ok(true),
             Err(TrySendError::Full(_)) => {
-                let (sender, mailbox) = (sender.clone(), Arc::clone(&self.desk));
+                let (sender, mailbox) = (sender.clone(), Arc::clone(&self.mailbox));
                 self.jobs.spawn(async move {
                     drop(sender.reserve().await);
                     Python::attach(|py| drop(mailbox.on_writable.call0(py)));
@@ -159,7 +159,7 @@ impl WebSocketHandle {
             writer.is_finished = true;
             drop(under_way);
         });
-        Self { desk: mailbox, jobs: jobs.clone(), to_provider: Mutex::new(Some(to_provider)) }
+        Self { mailbox, jobs: jobs.clone(), to_provider: Mutex::new(Some(to_provider)) }
     }
 }
 
@@ -182,8 +182,8 @@ async fn wait_for_disconnect(addresses: Option<ConnectionAddresses>) {
 impl Drop for WebSocketHandle {
     /// Wakes the engine if it waits for Python to take an event, because Python takes no more events.
     fn drop(&mut self) {
-        self.desk.is_closed.store(true, Ordering::Release);
-        self.desk.consumed.notify_one();
+        self.mailbox.is_closed.store(true, Ordering::Release);
+        self.mailbox.consumed.notify_one();
     }
 }
 

@@ -76,10 +76,10 @@ pub(crate) fn contains_operation(offers: &[OperationGroup], operation: Operation
 /// Returns true if the operation reaches a provider with these groups only after translation to `OpenAI`'s chat
 /// completions or embeddings.
 pub(crate) fn needs_openai_translation(offers: &[OperationGroup], operation: Operation) -> bool {
-    let said_as = match operation {
+    let translated_to = match operation {
         _ if operation.is_embedding() => Operation::Embed,
         _ if operation.is_chat() => Operation::ChatComplete,
         _ => return false,
     };
-    operation != said_as && !contains_operation(offers, operation) && contains_operation(offers, said_as)
+    operation != translated_to && !contains_operation(offers, operation) && contains_operation(offers, translated_to)
 }

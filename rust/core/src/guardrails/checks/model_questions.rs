@@ -51,7 +51,7 @@ pub(super) const ROWS: &[CheckRow] = &[
 
 /// Maximum bytes of the texts that a model judges. Longer texts fail, so that a client cannot avoid the check by
 /// length.
-pub(super) const MAX_ASKED_BYTES: usize = 128 * 1024;
+pub(super) const MAX_QUESTION_BYTES: usize = 128 * 1024;
 /// Maximum number of characters of a model's reason that the results show.
 const MAX_REASON_CHARS: usize = 300;
 
@@ -152,8 +152,9 @@ impl ModelDecision {
 
     async fn decide(&self, hosts: &dyn HostAccess, texts: Vec<String>) -> Result<CheckOutcome, CheckError> {
         let bytes: usize = texts.iter().map(String::len).sum();
-        if bytes > MAX_ASKED_BYTES {
-            let explanation = format!("the text has {bytes} bytes; a model is asked about {MAX_ASKED_BYTES} at most");
+        if bytes > MAX_QUESTION_BYTES {
+            let explanation =
+                format!("the text has {bytes} bytes; a model is asked about {MAX_QUESTION_BYTES} at most");
             return Ok(CheckOutcome::new(
                 false,
                 json!({"verdict": false, "not": self.not, "explanation": explanation}),
@@ -269,7 +270,7 @@ pub(super) mod tests {
 
     #[tokio::test]
     async fn a_text_that_is_too_long_fails_without_a_question() {
-        let text = "a ".repeat(MAX_ASKED_BYTES);
+        let text = "a ".repeat(MAX_QUESTION_BYTES);
         let (result, questions) = run_with_model("gateway.promptInjection", &json!({"model": "@s/m"}), &text, "").await;
         assert!(!result.unwrap().verdict && questions.is_empty());
     }

@@ -19,7 +19,7 @@ use self::{
     forms::stands_alone,
     names::{NamedValue, NamingModel},
 };
-use super::{allowed_values::AllowedValues, model_questions::MAX_ASKED_BYTES, replacement::replace_ranges};
+use super::{allowed_values::AllowedValues, model_questions::MAX_QUESTION_BYTES, replacement::replace_ranges};
 use crate::guardrails::{
     check::{
         Change, Check, CheckError, CheckInput, CheckOutcome, CheckRow, CompileResult, Stage, Stages, excerpt,
@@ -285,9 +285,9 @@ impl Check for PersonalDataCheck {
             async move {
                 let Some(model) = &check.model else { return Ok(check.decide(&texts, stage, &[])) };
                 let bytes: usize = texts.iter().map(|(_, text)| text.len()).sum();
-                if bytes > MAX_ASKED_BYTES {
+                if bytes > MAX_QUESTION_BYTES {
                     let explanation =
-                        format!("the text has {bytes} bytes; a model is asked about {MAX_ASKED_BYTES} at most");
+                        format!("the text has {bytes} bytes; a model is asked about {MAX_QUESTION_BYTES} at most");
                     return Ok(CheckOutcome::new(false, json!({"verdict": false, "explanation": explanation})));
                 }
                 let values = model.find_values(&*hosts, &texts).await?;
