@@ -86,9 +86,9 @@ HTTP_METHODS: list[Method] = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 
 class ApplicationParts(NamedTuple):
-    """What the routes of an application use."""
+    """Services, store and jobs that the routes of an application use. `Application.connect` replaces them."""
 
-    # Services by the name under which routes ask for them.
+    # Services by name. A route receives the service that its parameter of this name needs.
     services: Mapping[str, object]
     store: StoreComponents | None
     run_jobs: Callable[[], AbstractAsyncContextManager[None]]
@@ -96,14 +96,14 @@ class ApplicationParts(NamedTuple):
 
 
 class Application(Litestar):
-    """Litestar application with only the plugins that the gateway needs. Its routes take a second to register, so they
-    reach their services through `parts`, which may be replaced.
+    """Litestar application with only the plugins that the gateway needs. Registering the routes takes a second. They
+    find their services in `parts`, so that tests can use registered routes again with other services.
     """
 
     parts: ApplicationParts
 
     def connect(self, parts: ApplicationParts) -> None:
-        """Sets what the routes use."""
+        """Sets the services, the store and the jobs that the routes use."""
         self.parts, self.state = parts, parts.state
 
     @staticmethod
@@ -120,7 +120,7 @@ def create_app(
     registered: Application | None = None,
 ) -> Application:
     """Builds the application; jobs start with its lifespan. Routes read logs from `log_service`. Metrics are served on
-    `metrics_socket` too. `registered` is an application that is no longer used, whose routes are used again.
+    `metrics_socket` too. `registered` is an earlier application whose routes tests use again; it gets the new services.
     """
     is_durable = settings.records.durability == "power"
     spool = SpoolWriter(settings.spool_folder, CONTROL_WRITER, os.uname().nodename, is_durable=is_durable)
@@ -227,7 +227,7 @@ def create_context(request: Request[Any, Any, Any]) -> object:
 
 
 def parts_of(app: Litestar) -> ApplicationParts:
-    """Returns what the routes of an application use."""
+    """Returns the services, the store and the jobs of an application."""
     return cast("Application", app).parts
 
 
@@ -239,13 +239,14 @@ async def run_jobs(app: Litestar) -> AsyncGenerator[None]:
 
 
 async def before_send_with_store(message: Message, scope: Scope) -> None:
-    """Calls the hook of the store."""
+    """Calls the store's hook for outgoing messages, if there is a store."""
     if store := parts_of(scope["litestar_app"]).store:
         await store.before_send(message, scope)
 
 
 def create_log_service(settings: Settings, client: LogClient, spool: SpoolWriter) -> LogService:
-    """Returns the access of routes to logs; without the log store, they report that it is disabled."""
+    """Returns the service through which routes read logs. Without a log store, the routes report that it is disabled.
+    """
     if not (settings.records.enabled and settings.log_store.enabled):
         return LogService()
     # Each node with an embedded log store sees its own records only.
@@ -262,7 +263,7 @@ def create_log_service(settings: Settings, client: LogClient, spool: SpoolWriter
 def create_log_parts(
     settings: Settings, database: Database, blobs: BlobStore, log_service: LogService
 ) -> dict[str, Any]:
-    """Returns the dependencies of the routes of logs that need the store."""
+    """Returns the services of the log routes that also need the store."""
     from penstock.jobs.log_exports import LogExporter
     from penstock.kit.custom_logs import CustomLogWriter
     from penstock.pricing.cost_calculator import CostCalculator
@@ -336,7 +337,8 @@ def open_store(  # noqa: PLR0913, PLR0917 - the parts that it connects
     database = Database(settings.store, url)
     key = load_master_keys(settings)
     vault, saved_snapshot = Vault(key), SavedSnapshot(settings, key)
-    # Used until the store is read for the first time. A snapshot without the stored rows would reject every stored key.
+    # The saved rows are used until the store is read for the first time. A snapshot without them would reject every
+    # stored key.
     published.stored = saved_snapshot.load() or EMPTY_STORE_DATA
     tokens = load_token_verifier(settings, saved_snapshot)
     identities = CallerAuthenticator(database, tokens, lambda digest: find_caller(published.stored, digest))
@@ -386,7 +388,7 @@ def open_store(  # noqa: PLR0913, PLR0917 - the parts that it connects
 def _ledger_jobs(
     settings: Settings, services: Services, figures: JobMetrics
 ) -> list[Callable[[], Coroutine[Any, Any, None]]]:
-    """Returns the job that adds up what requests used of budgets. It reads the records."""
+    """Returns the job that sums the usage of budgets from records; none if records are disabled."""
     if not settings.records.enabled:
         return []
     from penstock.jobs.usage_ledger import UsageLedger
@@ -444,10 +446,10 @@ def provide_part(name: str) -> Provide:
 
 
 def build_router(names: Iterable[str]) -> Router:
-    """Builds the router of the named resources; the path prefixes follow from the name of the module.
+    """Builds the router of the named resources. The name of a resource's module determines its path prefixes.
 
-    One router is registered much faster than one for each prefix, and a handler that serves several paths needs the
-    memory of one.
+    One router for all prefixes is registered much faster than one router for each. A handler that serves several paths
+    needs memory only once.
     """
     placed: list[Any] = []
     paths: list[str] = []
@@ -461,7 +463,8 @@ def build_router(names: Iterable[str]) -> Router:
     own_options = copy(list_methods)
     own_options.paths = set(paths)
     router = Router("/", route_handlers=[own_options, *placed])
-    # The paths of a handler have no order, but descriptions of types come from the first route that has them.
+    # Sorted for a stable OpenAPI document: it takes the description of a type from the first route that has the type.
+    # The paths of a handler are a set, which has no order.
     positions = {path: position for position, path in enumerate(dict.fromkeys(paths))}
     router.routes.sort(key=lambda route: positions.get(route.path, len(positions)))
     return router
@@ -475,7 +478,9 @@ def build_router(names: Iterable[str]) -> Router:
     sync_to_thread=False,
 )
 def list_methods(request: Request[Any, Any, Any]) -> Response[None]:
-    """Answers OPTIONS with the methods of the path. The framework would make such a handler for each path."""
+    """Answers OPTIONS with the methods of the path. One handler serves all paths, because the framework would otherwise
+    make one for each path.
+    """
     template = request.scope["path_template"]
     allowed = {method for route in request.app.routes if route.path_format == template for method in route.methods}
     return Response(None, headers={"allow": ", ".join(sorted(allowed))})
@@ -489,7 +494,7 @@ def _place_handler(handler: HTTPRouteHandler, prefixes: Iterable[str]) -> HTTPRo
 
 
 async def begin_request(request: Request[Any, Any, Any]) -> None:
-    """Gives the request its id, and checks the text of the request."""
+    """Assigns the request id, and rejects NUL characters in the path, the query and the body."""
     request_id(request.scope)
     await check_request_text(request)
 
@@ -499,7 +504,7 @@ def check_guards(app: Litestar) -> None:
     for route in app.routes:
         for handler in getattr(route, "route_handlers", ()):
             guards = [guard for layer in handler.ownership_layers for guard in layer.guards or ()]
-            # Litestar adds the OPTIONS handlers itself; they reveal only what the OpenAPI document contains.
+            # OPTIONS handlers need no guard: they reveal only what the OpenAPI document contains.
             itself = getattr(handler, "http_methods", None) == {"OPTIONS"}
             if not itself and not any(map(authorization.is_guard, guards)):
                 message = f"the route {route.path!r} declares no guard; hint: penstock.authorization has them"
@@ -507,7 +512,7 @@ def check_guards(app: Litestar) -> None:
 
 
 def find_allowed_methods(app: Litestar, method: str, path: str) -> tuple[list[str], str]:
-    """Returns the methods of a path, and a hint at a longer path that has this method."""
+    """Returns the methods that a path has, and a hint that names a longer path with the requested method."""
     parts = [part for part in path.split("/") if part]
     allowed: set[str] = set()
     longer: list[str] = []
@@ -519,7 +524,8 @@ def find_allowed_methods(app: Litestar, method: str, path: str) -> tuple[list[st
             allowed |= methods
         elif is_same and len(own) > len(parts) and method in methods:
             longer.append(route.path_format)
-    # A path that ends in a parameter creates objects. A path that ends in a word acts on an object.
+    # The hint prefers paths that end in a parameter, such as an id. A path that ends in a word is an action on an
+    # object.
     longer.sort(key=lambda item: (not item.endswith("}"), len(item)))
     hint = f"; hint: {method} {longer[0]}" if longer else ""
     return sorted(allowed), hint
@@ -529,14 +535,17 @@ def is_audited_refusal(path: str, status: int) -> bool:
     """Returns true if the audit log records a request that was answered with this status: a refusal, or a sign-in that
     was throttled.
     """
-    # An engine authenticates a client before it reads a large body. Clients cannot call the other paths.
+    # At `IDENTITY_PATH` the engine authenticates a client before it reads a large body. Clients cannot call the other
+    # internal paths.
     is_clients = not path.startswith("/internal/") or path == IDENTITY_PATH
     is_throttled_sign_in = status == RateLimitedError.status and path.startswith("/v1/auth/")
     return (status in REFUSAL_STATUSES or is_throttled_sign_in) and is_clients
 
 
 def _asks_who_is_signed_in(request: Request[Any, Any, Any]) -> bool:
-    """Returns true if a request without a credential asks who is signed in, as each visit of the sign-in page does."""
+    """Returns true for `GET …/auth/self` without a credential. Each visit of the sign-in page sends this request, so
+    its refusal is not audited.
+    """
     if request.method != "GET" or not request.url.path.endswith("/auth/self"):
         return False
     try:
@@ -560,7 +569,7 @@ def render_error(request: Request[Any, Any, Any], error: Exception) -> Response[
         code = error_code_for(status)
         listed, message = tuple(problems), summarize_problems(problems, error.detail)
     elif isinstance(error, RecursionError):
-        # A document in the request is nested too deeply for its parser.
+        # The parser reached its recursion limit: a document in the request is nested too deeply.
         status, message, code, listed = BAD_REQUEST, "the request nests too deep", error_code_for(BAD_REQUEST), ()
     else:
         status, message, code, listed = INTERNAL_ERROR, "something went wrong", error_code_for(INTERNAL_ERROR), ()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
-# Seconds that the last WebSocket messages get to be sent at shutdown.
+# Time that open WebSockets have at shutdown to send their last messages.
 CLOSE_GRACE_SECONDS = 0.3
 STARTED_AFTER_SECONDS = 0.05
 # Message types that end a WebSocket: no message follows them.
@@ -32,7 +32,7 @@ class TrafficCounters(msgspec.Struct):
     """Engine counters that show how many requests and stream chunks were forwarded."""
 
     durations: list[int]
-    """How many requests ended, by how long they took."""
+    """Number of completed requests in each bucket of durations."""
     pieces: int
 
 
@@ -40,7 +40,9 @@ class EdgeApp:
     """ASGI application whose requests are handled by the engine's own threads."""
 
     def __init__(self, engine: Engine, *, intercept: bool = True) -> None:
-        """Takes an engine that is not started. Without `intercept` every request is handled through an asyncio task."""
+        """Takes an engine that is not started yet. Without `intercept`, an asyncio task passes each request to the
+        engine.
+        """
         self._engine = engine
         self._intercept = intercept
         self._open_websockets = 0
@@ -51,8 +53,8 @@ class EdgeApp:
         self._on_started = report
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
-        """Handles what the engine did not intercept: the lifespan, WebSockets, and requests that Granian passes in
-        another way.
+        """Handles what the engine does not intercept: the lifespan, WebSockets, and requests that do not reach
+        `Engine.intercept_call`.
         """
         if scope["type"] == "lifespan":
             await self._run_lifespan(receive, send)
@@ -86,7 +88,8 @@ class EdgeApp:
         finally:
             self._open_websockets -= 1
             websocket.close()
-            # Cancelled before the last message is sent, because the server closes nothing while a task still receives.
+            # Both tasks end before the final message is sent. The server does not close the connection while a task
+            # still waits for messages.
             receiver_task.cancel()
             sender_task.cancel()
             ended = await asyncio.gather(sender_task, receiver_task, return_exceptions=True)
@@ -98,7 +101,7 @@ class EdgeApp:
         self._start_engine(asyncio.get_running_loop())
         await send({"type": "lifespan.startup.complete"})
         if self._on_started:
-            # The server starts between this message and the next callbacks of the loop.
+            # The server begins to accept connections shortly after this message, without reporting it.
             asyncio.get_running_loop().call_later(STARTED_AFTER_SECONDS, self._on_started)
         await receive()
         self._engine.close()

@@ -81,16 +81,16 @@ SCOPES_BY_KEY_TYPE: dict[str, frozenset[str]] = {
     "workspace-user": CALL_SCOPES | WORKSPACE_SCOPES,
 }
 ALL_SCOPES = frozenset[str]().union(*SCOPES_BY_KEY_TYPE.values())
-# Verbs that a workspace member who is neither admin nor manager may use on its resources.
+# Verbs of the scopes that a plain member of a workspace has, who is neither admin nor manager.
 MEMBER_VERBS = frozenset({"read", "list", "view", "render", "invoke", "write"})
 ORGANISATION_ADMIN_ROLES = frozenset({"owner", "admin"})
-# Headers in which clients of other vendors' APIs send their only key. Below, the placeholder that one of these clients
-# sends without a key.
+# Headers in which clients of other vendors' APIs send their only key.
 VENDOR_KEY_HEADERS = ("x-api-key", "api-key", "x-goog-api-key")
+# Bearer token that one of these clients sends if it has no key. It counts as no credential.
 PLACEHOLDER_KEY = "OPENAI_API_KEY"
 SESSION_COOKIE, CSRF_HEADER = "penstock_session", "x-csrf-token"
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-# Workspace roles by increasing power. A role has powers that are not scopes, such as the choice of security settings.
+# Workspace roles by increasing power. Some powers of a role are no scopes, such as the choice of security settings.
 WORKSPACE_ROLES = ("member", "manager", "admin")
 # Admins of the organisation outrank the admins of its workspaces.
 ORGANISATION_ADMIN_RANK = len(WORKSPACE_ROLES) + 1
@@ -102,7 +102,8 @@ def role_rank(role: str | None) -> int:
 
 
 def user_scopes(org_role: str | None) -> frozenset[str]:
-    """Returns the scopes of a signed-in user, before workspace roles narrow them."""
+    """Returns the scopes of a signed-in user. In a workspace, the user's role there narrows them; see `narrow_scopes`.
+    """
     everywhere = CALL_SCOPES | WORKSPACE_SCOPES | WORKSPACE_KEY_SCOPES
     return everywhere | ORGANISATION_SCOPES if org_role in ORGANISATION_ADMIN_ROLES else everywhere
 
@@ -130,7 +131,7 @@ def reject_unusable_scopes(path: str, key_type: str, scopes: Iterable[str]) -> N
 
 
 class RoleOverrides(NamedTuple):
-    """Scopes that a workspace adds to a role or removes from it, compared with the default."""
+    """Changes that a workspace makes to the default scopes of a role."""
 
     granted: frozenset[str]
     revoked: frozenset[str]
@@ -142,7 +143,7 @@ def member_scopes(role: str, overrides: RoleOverrides | None = None) -> frozense
 
 
 def narrow_scopes(scopes: frozenset[str], role: str | None, overrides: RoleOverrides | None = None) -> frozenset[str]:
-    """Returns those of the scopes that a workspace role allows."""
+    """Returns the subset of `scopes` that a workspace role allows."""
     if role is None:
         return frozenset()
     granted, used = overrides or (frozenset[str](), frozenset[str]())
@@ -179,7 +180,9 @@ class UserRights(msgspec.Struct, frozen=True, kw_only=True):
         return self.org_role in ORGANISATION_ADMIN_ROLES
 
     def restrict_scopes(self, scopes: frozenset[str], workspace_id: str | None) -> frozenset[str]:
-        """Returns those of the scopes that the user has in a workspace, or in the organisation if it is `None`."""
+        """Returns the subset of `scopes` that the user has in a workspace, or in the organisation if `workspace_id` is
+        `None`.
+        """
         if self.is_organisation_admin:
             return scopes
         workspace_key = workspace_id or ""
@@ -195,7 +198,7 @@ class UserRights(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Caller(UserRights, frozen=True, kw_only=True):
-    """Authenticated caller and what its key may do. The roles are those of the user whom the key belongs to."""
+    """Authenticated caller and what its credential may do. The roles are those of the user to whom the key belongs."""
 
     id: str
     type: str
@@ -207,23 +210,26 @@ class Caller(UserRights, frozen=True, kw_only=True):
     by: Literal["key", "session", "token"] = "key"
     # True for a token with limits or with a config that its requests must use.
     is_bound: bool = False
-    # Config that a token binds its requests to, and whether they may use another one. For an API key, its row contains
-    # both.
+    # Config that a token binds its requests to. The config of an API key is in the key's row instead.
     config_id: str | None = None
+    # False if requests with the token must use `config_id`.
     may_leave_config: bool = True
-    # True if the caller was authenticated from a snapshot because the database is unavailable; its other scopes are
-    # unknown.
+    # True if the caller was authenticated from a snapshot because the database is unavailable. The snapshot contains
+    # only some of its scopes.
     is_last_known: bool = False
-    # Expiry in milliseconds of a token whose user is not in the store; nothing else ends that user's rights.
+    # Expiry of a token whose user is not in the store, as Unix time in milliseconds. Nothing else ends that user's
+    # rights.
     ends_at: int | None = None
     session_id: str | None = None
-    # Rights of the other users who created or rotated the key. The key may never do more than any of them.
+    # Rights of the users who created or rotated the key, except its own user. The key may never do more than any of
+    # them.
     makers: tuple[UserRights, ...] = ()
     # Users on whose authority the caller acts: the makers of its key and its own user.
     authorities: frozenset[str] = frozenset()
-    # API key of the request, its name, and the user or key that it was handed out to.
+    # Id of the request's API key.
     key_id: str | None = None
     key_name: str | None = None
+    # Id of the user or key to whom the API key was issued.
     key_made_by: str | None = None
 
     @property
@@ -234,7 +240,7 @@ class Caller(UserRights, frozen=True, kw_only=True):
 
     @property
     def actor_id(self) -> str:
-        """Id of the user who acts, or of the key if it belongs to a service."""
+        """Id of the user on whose behalf the request acts, or of the key if it belongs to a service."""
         return self.user_id or self.id
 
     def check_organisation(self, organisation_id: str | None) -> None:
@@ -250,9 +256,9 @@ class Caller(UserRights, frozen=True, kw_only=True):
         return scopes
 
     def rank(self, workspace_id: str | None) -> int:
-        """Returns the rank of the caller in a workspace: at most that of its user and of each maker of its key.
+        """Returns the rank of the caller in a workspace: the lowest rank among its user and the makers of its key.
 
-        The key of a workspace ranks as a manager, because an admin's powers are not scopes that a key could have.
+        The key of a workspace ranks as a manager at most: an admin's powers are no scopes, so a key cannot have them.
         """
         ranks = [rights.rank(workspace_id) for rights in self.makers]
         if self.user_id:
@@ -354,8 +360,8 @@ def extract_credential(connection: Connection) -> PresentedCredential:
 
 
 def csrf_token(session: str) -> str:
-    """Returns the CSRF token of a session. Only our own pages can send it; other sites know neither the token nor the
-    cookie.
+    """Returns the CSRF token of a session. Only the gateway's own pages can send it: pages of other sites can read
+    neither the token nor the cookie.
     """
     return hashlib.sha256(f"csrf {session}".encode()).hexdigest()
 
@@ -383,8 +389,8 @@ async def allow_anyone(_connection: Connection, _route: BaseRouteHandler) -> Non
 async def own_pages_only(connection: Connection, _route: BaseRouteHandler) -> None:
     """Guard for routes that change data without a credential: allows programs and the gateway's own pages.
 
-    A browser sends `Origin` and `Sec-Fetch-Site` with requests of other sites' pages. Without a JSON content type such
-    a page could send the request without asking the gateway first.
+    A browser sends `Origin` and `Sec-Fetch-Site` with requests of other sites' pages. The JSON content type is required
+    because a browser then sends a preflight request first.
     """
     content_type = connection.headers.get("content-type", "").partition(";")[0].strip().lower()
     if content_type != "application/json":
@@ -414,7 +420,7 @@ def _is_own_origin(connection: Connection, origin: str) -> bool:
 
 async def engine_only(connection: Connection, _route: BaseRouteHandler) -> None:
     """Guard that allows only requests of the engine itself, not requests that it forwards."""
-    # The edge never forwards these paths. If it did, the proxy header would reveal the forwarded request.
+    # The edge never forwards these paths. If it did, its header `x-forwarded-for` would reveal the request.
     if "x-forwarded-for" in connection.headers:
         message = "there is nothing at this path"
         raise NotFoundError(message)

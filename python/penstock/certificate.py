@@ -1,5 +1,5 @@
-"""Certificate of the gateway in memory. Restarted workers get the pair that was last found valid, even while its files
-are being replaced.
+"""Certificate of the gateway in memory. Restarted workers get the last valid pair of certificate and key, even while
+its files are being replaced.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock")
 
-# Time between two looks at the files.
+# Interval at which the supervisor checks whether the files have changed.
 CHECK_SECONDS = 2.0
 
 
 class CertificateFiles:
-    """Certificate and key of the settings. Their contents are copied to anonymous memory, which forked workers read."""
+    """Certificate and key that the settings name. Their contents are copied to anonymous memory files, which forked
+    workers read.
+    """
 
     def __init__(self, server: Server) -> None:
         """Reads the pair. Raises StartupError if it cannot be used."""
@@ -47,7 +49,7 @@ class CertificateFiles:
         if stamps == self._stamps:
             return False
         self._stamps = stamps
-        # Checked before it is copied, so that messages contain the names of the files.
+        # The files themselves are checked, not their copies, so that messages contain the names of the files.
         if subject := describe_pair_error(*self._files):
             log.error("the certificate was not reloaded: %s; the previous one stays in use", subject)
             return False

@@ -21,7 +21,7 @@ class ProcessFactory(Protocol):
     """Creates the process of a child."""
 
     def prepare_worker(self, load: Callable[[], Any]) -> multiprocessing.Process:
-        """Returns an unstarted process."""
+        """Returns a process that runs `load` once it is started."""
         ...
 
 
@@ -29,7 +29,7 @@ class PlainFactory:
     """Creates processes that run a function, without Granian."""
 
     def prepare_worker(self, load: Callable[[], Any]) -> Any:  # noqa: ANN401 - the class depends on the start method
-        """Returns an unstarted process that calls a function."""
+        """Returns a process that calls `load` once it is started."""
         return multiprocessing.get_context("fork").Process(target=load)
 
 
@@ -45,7 +45,7 @@ class ChildProcess:
         *,
         is_essential: bool = True,
     ) -> None:
-        """Describes the process; `start` creates it. The gateway ends if an essential process cannot start."""
+        """Sets what the process runs; `start` creates it. The gateway ends if an essential process cannot start."""
         self.name = name
         # Identifies an edge worker in records and metrics.
         self.number = 0
@@ -84,7 +84,7 @@ class ChildProcess:
             self._deaths = 0
             self._refusals = -MAX_FAILED_STARTS
         self._deaths += 1
-        # A process that was killed may work after a restart. One that exits with an error at every start will not.
+        # Only exits with an error status count: a process that was killed may work after a restart.
         self._refusals += code > 0
         self.hopeless = self._is_essential and self._refusals >= MAX_FAILED_STARTS
         # The first restart has no delay: meanwhile its connections wait in the kernel.

@@ -1,8 +1,8 @@
-"""The `penstock` command. Settings are read from the environment only here, except in the modules below.
+"""The `penstock` command. Except for the modules below, only this one reads the environment.
 
 `commands.connection` reads them for other commands. `snapshot.build` and `commands.state` read the `${NAME}` variables
-that files refer to, and `commands.imports` the salt key that an option names. `listen` reads the folder of the session,
-and `engine` sets the options of the memory allocator.
+that files refer to, and `commands.imports` reads the salt key from the variable that an option names. `listen` reads
+the folder of the session, and `engine` sets the options of the memory allocator.
 """
 
 from __future__ import annotations
@@ -47,10 +47,11 @@ class ErrorReportingGroup(click.Group):
 
 
 class SecondsRange(click.FloatRange):
-    """A range of seconds. NaN is in no range, but passes the comparisons of `click`, and a wait for it has no end."""
+    """A range of seconds that rejects NaN. Click's comparisons accept NaN, and a wait with it as its limit never ends.
+    """
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - click's
-        """Returns the number; fails if it is none."""
+        """Returns the number of seconds. Fails if the value is no number, or outside the range."""
         seconds = super().convert(value, param, ctx)
         if math.isnan(seconds):
             self.fail(f"{value!r} is not a number", param, ctx)
@@ -64,7 +65,7 @@ def describe_version() -> str:
 
 
 def read_commit() -> str:
-    """Returns the commit that this wheel was built from; an empty text in a checkout."""
+    """Returns the commit that this wheel was built from; an empty string in a checkout."""
     file = Path(__file__).with_name("bin") / "commit"
     return file.read_text(encoding="ascii").strip() if file.exists() else ""
 
@@ -125,20 +126,21 @@ def serve(  # noqa: PLR0913, PLR0917 - an option each
     from penstock.snapshot.build import Snapshot, build_valid_snapshot, find_missing_providers
 
     check_engine_build()
-    # A first start that cannot listen must not create a store, whose admin key is printed only once.
+    # Checked before the store is created: its admin key is printed only once, so a start that fails afterwards would
+    # lose it.
     check_ports_are_free(settings)
-    # Before the fork, because all processes compile guardrails.
+    # Plug-ins are registered before the fork, because all processes compile guardrails.
     register_plugins(settings)
     await_preparation = start_preparation(settings, with_demo=mock is not None)
     engine_export.start_public_list()
-    # Imported while both children work.
+    # Imported here, while the two child processes prepare the store and load the public list.
     from penstock import serve as server
 
     store = await_preparation()
     if store.master_key:
         settings = settings.with_master_key(store.master_key)
-    # Loaded before the fork, so that all processes share it. Building and checking the snapshot takes 2 MB, so that
-    # runs in a separate process.
+    # The public list is loaded before the fork, so that all processes share its memory. The snapshot is built and
+    # checked in a separate process, whose 2 MB are then freed.
     engine_export.export_public_list()
     good = process.run_in_child(lambda: msgspec.msgpack.encode(build_valid_snapshot(settings, store.stored)))
     snapshot = msgspec.msgpack.decode(good, type=Snapshot)
@@ -228,8 +230,8 @@ def health(url: str | None, config: str | None, timeout: float, as_json: bool) -
 
 
 def find_gateway_url(config: str | None) -> tuple[str, str | None]:
-    """Returns the address at which programs on this machine reach the gateway that these settings describe, and the
-    file of its certificate, if it has one.
+    """Returns the local address of the gateway that these settings describe, and the file of its certificate, if it has
+    one.
     """
     try:
         settings = load_settings(config, {})
@@ -384,7 +386,7 @@ def start_preparation(settings: Settings, *, with_demo: bool = False) -> Callabl
 
 
 def print_admin_key(admin_key: str | None, known: str = "", *, as_json: bool = False) -> None:
-    """Prints the admin key; it cannot be shown again. Without a new one, prints `known`."""
+    """Prints a new admin key, which cannot be shown again. If `admin_key` is `None`, prints `known` instead."""
     text = f"admin key (it is shown this once): {admin_key}" if admin_key else known
     print_result(text, {"admin_key": admin_key}, as_json=as_json)
 
@@ -398,7 +400,7 @@ def load_settings(config: str | None, options: dict[str, object]) -> Settings:
 def print_startup_message(ready: Settings, store: PreparedStore, keys: int, *, tries: bool) -> None:
     """Prints the addresses of the gateway and its console, and example commands if `tries` is true."""
     click.echo(f"penstock {__version__} listens on {format_url(ready.bind_address, ready)}")
-    # Without a store, no user can sign in.
+    # The console is shown only with a store, because no user can sign in without one.
     if ready.store_url:
         url = browser_url(ready)
         click.echo(f"console: {url}/console/")

@@ -1,5 +1,5 @@
-"""References of configs to saved providers, as `@slug` or in `virtual_key`. A config may be saved before its providers,
-so a missing one is a warning there; in a settings file without a store it is an error.
+"""References of configs to saved providers, as `@slug` or in `virtual_key`. A stored config may be saved before its
+providers, so a missing provider is only a warning. In a settings file without a store it is an error.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-# The allocator of the extension reads this once at import. Transparent huge pages of 2 MB would cost an idle process 10
-# MB.
+# Disables transparent huge pages, which would cost an idle process 10 MB. The allocator of the extension reads this
+# variable once, at import.
 os.environ.setdefault("MIMALLOC_ALLOW_THP", "0")
 
 from penstock.errors import StartupError
@@ -87,7 +87,9 @@ def catalogue() -> list[dict[str, Any]]:
 
 
 def classify_texts(data: bytes) -> list[Any]:
-    """Classifies texts, given as `{"kind", "inputs", "categories"}`. Returns one entry for each text."""
+    """Classifies texts with the engine. `data` is JSON with `kind`, `inputs` and `categories`. Returns one entry for
+    each input.
+    """
     return msgspec.json.decode(_classify_texts(data))
 
 
@@ -97,14 +99,16 @@ def config_schema() -> dict[str, Any]:
 
 
 def guardrail_checks() -> list[dict[str, Any]]:
-    """Returns the checks of guardrails that the engine has. `parameters` is the JSON Schema of their parameters, and
-    `secrets` has the names of those that hold credentials.
+    """Returns the guardrail checks of the engine. In each, `parameters` is the JSON Schema of its parameters, and
+    `secrets` lists the parameters that are credentials.
     """
     return msgspec.json.decode(_guardrail_checks())
 
 
 def run_guardrail(settings: bytes, content: bytes, subject: bytes) -> dict[str, Any]:
-    """Runs a guardrail on a request or response. Returns the response of a trial. May wait for other hosts. Raises `EngineError` with all problems of the guardrail."""
+    """Runs a guardrail on a request or response, as a trial. Returns the content of the trial's response in the API. A
+    check may wait for another host. Raises `EngineError` with all problems if the guardrail is not valid.
+    """
     return msgspec.json.decode(_run_guardrail(settings, content, subject))
 
 

@@ -1,4 +1,6 @@
-"""Checks that the engine was built from the files beside it. An engine of another build fails at some later call."""
+"""Checks that the engine was built from the sources of this checkout. Otherwise an engine of another build would fail
+at some later call.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
 
 # Crates that the engine is built from. `rust/py/build.rs` has the same list.
 CRATES = ("core", "llm", "net", "py")
-# The Rust sources of a checkout. A wheel has none: its engine and its Python files were built together.
+# Folder of the Rust sources in a checkout. A wheel has none: its engine and its Python files were built together.
 RUST_FOLDER = os.path.join(os.path.dirname(__file__), "..", "..", "rust")
 HINT = "hint: run `make build` in a checkout; otherwise install the package again"
 

@@ -10,14 +10,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 
-# Validation errors that one response lists.
+# Maximum number of validation errors that one response lists.
 MAX_PROBLEMS = 50
-# Characters of a client's value that a message repeats.
+# Maximum number of characters of a client's value that a message repeats.
 MAX_SHOWN_CHARS = 80
 
 
 def shorten(text: str) -> str:
-    """Returns a client's text as messages repeat it: cut after `MAX_SHOWN_CHARS` characters."""
+    """Cuts a client's text after `MAX_SHOWN_CHARS` characters, so that an error message can repeat it."""
     return text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]}…"
 
 

@@ -1,5 +1,5 @@
-"""Outgoing HTTP requests of the control process to URLs that a tenant gives. Applies the engine's address policy: every
-address of a host is checked, and the connection goes to a checked address, so a DNS answer cannot change in between.
+"""Outgoing HTTP requests of the control process to URLs that a tenant sets. Applies the engine's address policy to
+every address of a host. Connects to a checked address, so that a later DNS answer has no effect.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class DestinationError(UnavailableError):
     """The destination of a URL is not allowed, or its name cannot be resolved."""
 
 
-# Errors of a fetch. DestinationError is one of the gateway's own errors.
+# Errors that `Fetcher.send` raises. Unlike the others, DestinationError is also a `PenstockError`.
 FETCH_ERRORS = (httpx2.HTTPError, TimeoutError, ValueError, DestinationError)
 
 
@@ -62,10 +62,12 @@ class FetchedResponse(NamedTuple):
 
 
 class Fetcher:
-    """Sends requests to URLs, and checks destinations for client libraries that send their own."""
+    """Sends requests to URLs. Also checks destinations for client libraries that send requests themselves."""
 
     def __init__(self, settings: Settings, *, is_operators: bool = False) -> None:
-        """Reads the policy. URLs of the operator, from the settings, may lead to any address."""
+        """Reads the address policy. With `is_operators`, URLs come from the settings of the operator and may lead to
+        any address.
+        """
         self._trusted = list(settings.upstream.trusted_custom_hosts)
         self._tls_ca = settings.upstream.tls_ca
         self._is_operators = is_operators
@@ -118,7 +120,7 @@ class Fetcher:
         url, headers = httpx2.URL(request.url), {"accept-encoding": "identity", **request.headers}
         extensions: dict[str, object] = {}
         if address:
-            # The certificate is still checked against the name.
+            # The URL now has an IP address, but the certificate is checked against the original name.
             extensions["sni_hostname"] = url.host
             headers["host"] = url.netloc.decode("ascii")
             url = url.copy_with(host=address)

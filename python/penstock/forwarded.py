@@ -20,8 +20,8 @@ class TrustedProxies:
         self._networks = [ipaddress.ip_network(network, strict=False) for network in networks]
 
     def find_client(self, addresses: list[str]) -> str:
-        """Returns the address of the client: the last of these that does not belong to a trusted proxy. The last address
-        is that of the connection's peer; those before it come from headers.
+        """Returns the client's address: the last one that does not belong to a trusted proxy. The last of `addresses`
+        is the peer of the connection; the others come from headers.
         """
         addresses = list(addresses)
         nearest = addresses.pop() if addresses else ""
@@ -40,5 +40,7 @@ class TrustedProxies:
 
 
 def split_addresses(values: Iterable[str]) -> list[str]:
-    """Returns the addresses of all `x-forwarded-for` headers of a request, the nearest last."""
+    """Returns the addresses in all `x-forwarded-for` headers of a request. The last one was added by the
+    nearest proxy.
+    """
     return [part.strip() for value in values for part in value.split(",")]

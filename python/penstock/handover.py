@@ -20,17 +20,19 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock")
 
-# Time that streams and WebSockets of replaced workers may take to end.
+# Maximum time in which streams and WebSockets of replaced workers may continue.
 RETIRE_SECONDS = 3600.0
-# Time that connections get for their TLS handshake and first request. The server drops handshakes when it stops.
+# Time for open connections of a replaced worker to finish their TLS handshake and send a request. The server drops
+# handshakes when it stops.
 HANDSHAKE_SECONDS = 10.0
 REPORT = struct.Struct("=H")
 MAX_REPORTS_BYTES = 4096
 
 
 class WorkerHandover:
-    """Certificate of the edge workers, and the workers that others replace. A worker stops accepting connections once
-    its successor accepts them, so no connection is refused. Workers report over a pipe that they are started.
+    """Certificate of the edge workers, and the workers that are being replaced. An old worker stops accepting
+    connections once its successor accepts them, so no connection is refused. A new worker reports over a pipe that it
+    has started.
     """
 
     def __init__(self, server: Server) -> None:
@@ -38,7 +40,7 @@ class WorkerHandover:
         self.certificate = CertificateFiles(server)
         self.minimum_version = server.tls_min_version
         self.reports, self._reporter = os.pipe()
-        # By position: the old worker of each new one that has not started yet.
+        # The old worker at each position whose new worker has not started yet.
         self._outgoing: dict[int, ChildProcess] = {}
         self._retiring: list[ChildProcess] = []
 
@@ -49,28 +51,30 @@ class WorkerHandover:
 
     @property
     def processes(self) -> list[Process]:
-        """Processes of these workers."""
+        """Processes of the replaced workers that still run."""
         return [child.process for child in self.leaving if child.process]
 
     def report_start(self, position: int) -> None:
-        """Tells the supervisor that the worker of this position accepts connections. Called in the worker."""
+        """Reports to the supervisor that the worker at this position accepts connections. Called in the worker's
+        process.
+        """
         os.write(self._reporter, REPORT.pack(position))
 
     def read_starts(self) -> None:
-        """Makes the predecessors of workers that have started finish their requests and exit."""
+        """Reads which new workers have started. Makes each of their predecessors finish its requests and exit."""
         for (position,) in REPORT.iter_unpack(os.read(self.reports, MAX_REPORTS_BYTES)):
             if old := self._outgoing.pop(position, None):
                 old.send_signal(signal.SIGUSR2)
                 self._retiring.append(old)
 
     def replace_if_changed(self, edges: Sequence[ChildProcess]) -> None:
-        """Starts a new worker for each old one if there is a new valid certificate."""
+        """Replaces all running workers if there is a new valid certificate."""
         self._retiring = [child for child in self._retiring if child.is_alive or child.join()]
         if self._outgoing or not self.certificate.reload_if_changed():
             return
         log.info("the certificate has changed: new workers use it, and the previous ones finish their requests")
         for position, child in enumerate(edges, start=1):
-            # A worker that has just exited restarts with the new certificate.
+            # A worker that has just exited needs no replacement: its restart loads the new certificate.
             if child.is_alive:
                 self._outgoing[position] = copy(child)
                 used = {item.number for item in (*edges, *self.leaving)}
@@ -78,7 +82,9 @@ class WorkerHandover:
                 child.start()
 
     def take_back(self, position: int, child: ChildProcess) -> bool:
-        """Keeps the old worker if the new one could not start. Returns false if no worker was replaced."""
+        """Puts the old worker back in its position if the new one could not start. Returns false if there is no old
+        worker that still runs.
+        """
         old = self._outgoing.pop(position, None)
         if old is None or not old.is_alive:
             return False

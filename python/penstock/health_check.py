@@ -1,4 +1,6 @@
-"""Health check of a running gateway: one request to `/ready`, for containers and scripts. It ends within its time limit."""
+"""Health check of a running gateway: one request to `/ready`, for containers and scripts. It ends within its time
+limit.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from urllib.parse import SplitResult, urlsplit
 from penstock.certificate import create_client_context
 from penstock.errors import SettingsError
 
-# Bytes of a response that are read and shown.
+# Maximum number of bytes of a response that are read and shown.
 MAX_SHOWN_BYTES = 200
 
 
@@ -22,16 +24,16 @@ class Health(NamedTuple):
 
 
 def check_health(url: str, seconds: float, certificate: str | None = None) -> Health:
-    """Requests `/ready` from the gateway at a base URL. With the file of its own certificate, no name and no authority
-    are checked, only that certificate. Raises SettingsError if the URL cannot be used.
+    """Requests `/ready` from the gateway at a base URL. With the file of its own `certificate`, accepts only that
+    certificate, whatever its name and authority. Raises SettingsError if the URL cannot be used.
     """
     parts = _parse_url(url)
     # Users may pass the URL for model clients, which ends with `/v1`.
     path = f"{parts.path.rstrip('/').removesuffix('/v1')}/ready"
     display_url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{path}"
     healths: list[Health] = []
-    # A thread, because a timeout of the socket bounds neither the lookup of a name nor a response that arrives byte by
-    # byte. A daemon does not delay the exit of the process.
+    # Runs in a thread to bound the total time: a socket timeout covers neither DNS lookups nor a response that arrives
+    # byte by byte. A daemon thread does not delay the exit of the process.
     asking = threading.Thread(
         target=lambda: healths.append(_request_ready(parts, path, seconds, display_url, certificate)), daemon=True
     )
@@ -45,7 +47,7 @@ def check_health(url: str, seconds: float, certificate: str | None = None) -> He
 
 
 def _parse_url(url: str) -> SplitResult:
-    # The value is not repeated, because it may contain a password.
+    # The message does not repeat the URL, because it may contain a password.
     message = "--url or PENSTOCK_URL is not allowed; expected a URL such as http://127.0.0.1:8787"
     try:
         parts = urlsplit(url)

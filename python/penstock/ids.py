@@ -11,11 +11,11 @@ import uuid_utils
 
 NON_SLUG_CHARS = re.compile(r"[^a-z0-9]+")
 KEY_ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
-# 48 characters of an alphabet of 62: 285 bits, and 190 bits after the longest prefix.
+# 48 characters of an alphabet of 62 are 285 random bits. With the longest prefix, 190 random bits remain.
 KEY_LENGTH = 48
 # Replaces the hidden part of a secret.
 MASK_TEXT = "*****"
-# Provider names of older clients.
+# Provider names that older clients send, with the current names.
 PROVIDER_ALIASES = {"hugging-face": "huggingface", "open-ai": "openai"}
 
 
@@ -24,7 +24,8 @@ def new_id() -> str:
     return str(uuid_utils.uuid7())
 
 
-# End of a text in Python and JavaScript. `$` alone also matches before a final line end.
+# Matches only the end of the string, in Python and in JavaScript. In Python, `$` alone also matches before a final line
+# feed.
 END_OF_TEXT = r"$(?!\n)"
 EMAIL_PATTERN = r"^[^@\s]+@[^@\s]+" + END_OF_TEXT
 MAX_EMAIL_LENGTH = 320
@@ -43,7 +44,7 @@ LABEL_NAME_PATTERN = r"^(?!latest$)(?!default$)(?!\d+$)(?!$)[a-zA-Z0-9_-]*[^@\s]
 
 
 def is_uuid(text: str) -> bool:
-    """Returns true if the text is an id rather than a slug."""
+    """Returns true if the text is a UUID, which is an id and not a slug."""
     try:
         return str(UUID(text)) == text.lower()
     except ValueError:
@@ -56,7 +57,7 @@ def slugify(name: str) -> str:
 
 
 def slug_root(name: str, longest: int, otherwise: str) -> str:
-    """Turns a name into a slug that is neither empty nor a UUID; `otherwise` replaces or precedes it."""
+    """Turns a name into a slug. `otherwise` replaces an empty slug, and precedes one that looks like a UUID."""
     root = slugify(name)[:longest] or otherwise
     return f"{otherwise}-{root}" if is_uuid(root) else root
 
@@ -68,14 +69,14 @@ def generate_slug(prefix: str, name: str, length: int) -> str:
 
 
 def generate_key(prefix: str = "") -> str:
-    """Generates the text of a gateway key. The prefix counts towards its length, because the engine detects keys in
+    """Generates a gateway key. All keys have the same length including the prefix, because the engine detects keys in
     texts by their length.
     """
     return prefix + "".join(secrets.choice(KEY_ALPHABET) for _ in range(KEY_LENGTH - len(prefix)))
 
 
 def sha256_hex(text: str) -> str:
-    """Returns the SHA-256 digest by which a secret is found; the secret itself is not stored."""
+    """Returns the SHA-256 digest of a secret. The store has only the digest, and finds the secret's row by it."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock")
 
-# A cancelled job ends at once. A job that misses the cancellation is cancelled again after `CANCEL_RETRY_SECONDS`, up
-# to `MAX_CANCELLATIONS` times in total.
+# A cancelled job ends at once. A job that does not end is cancelled again after `CANCEL_RETRY_SECONDS`, up to
+# `MAX_CANCELLATIONS` times in total.
 CANCEL_RETRY_SECONDS, MAX_CANCELLATIONS = 1.0, 10
 # Delay in seconds before a failed job restarts.
 RESTART_DELAY_SECONDS = 5.0
 
 
 async def wait_for_event(changed: asyncio.Event, seconds: float) -> None:
-    """Waits until the event is set, at most this many seconds.
+    """Waits until the event is set, for at most `seconds`.
 
     Does not use `wait_for`, which loses a cancellation that comes between setting the event and waking up. The job
     would then never end.

@@ -26,7 +26,7 @@ TCP_KEEPALIVE_OPTIONS = (
 
 
 def check_open_host(settings: Settings, keys: int) -> None:
-    """Refuses to listen on a public address without authentication. Raises SettingsError."""
+    """Raises SettingsError if the gateway would listen on a public address without authentication."""
     if settings.is_loopback or keys or settings.store_url or settings.security.require_key is not None:
         return
     message = (
@@ -46,13 +46,14 @@ def check_ports_are_free(settings: Settings) -> None:
 
 
 def open_listeners(settings: Settings) -> list[socket.socket]:
-    """Opens one listening socket per worker. The supervisor holds them, so that no connection is refused when a worker
-    dies.
+    """Opens one listening socket per worker. The supervisor keeps them open, so that no connection is refused when a
+    worker dies.
     """
     first = _open_listener(settings, settings.server.port, shared=False)
     if settings.server.workers == 1:
         return [first]
-    # The first bind is exclusive, to find out whether the port is free. `SO_REUSEPORT` must be set before a bind.
+    # The first bind was exclusive, to detect a port in use. It is repeated with `SO_REUSEPORT`, which must be set
+    # before a bind.
     port: int = first.getsockname()[1]
     first.close()
     return [_open_listener(settings, port, shared=True) for _ in range(settings.server.workers)]
@@ -81,14 +82,14 @@ def _open_listener(settings: Settings, port: int, *, shared: bool) -> socket.soc
     family = socket.AF_INET6 if ":" in settings.bind_address else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    # Accepted connections inherit these options.
+    # Accepted connections inherit the options of the listening socket.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if sys.platform == "linux":
-        # The engine does not see data that it handed to the server. The kernel closes the connection if the client does
-        # not read that data.
+        # The kernel closes a connection whose client does not read sent data. The engine cannot detect this, because
+        # the server has the data.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, settings.server.write_stall_ms)
-        # Keep-alive probes detect clients that vanished. A WebSocket may be silent in both directions, so nothing else
-        # would.
+        # Keep-alive probes detect clients that vanished. Nothing else would detect this on a WebSocket, which may be
+        # silent in both directions.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in TCP_KEEPALIVE_OPTIONS.items():
             listener.setsockopt(socket.IPPROTO_TCP, option, value)
@@ -105,19 +106,20 @@ def _open_listener(settings: Settings, port: int, *, shared: bool) -> socket.soc
 
 
 def stop_accepting(settings: Settings) -> None:
-    """Leaves new connections to the other processes that share the listening socket. Connections that this process has
-    accepted go on, also those that are still in their TLS handshake.
+    """Makes this process stop accepting connections, so that other processes with the same listening socket accept
+    them. Connections that this process has accepted go on, also those that are still in their TLS handshake.
     """
     path = f"{settings.server.run_dir}/retired-{os.getpid()}.sock"
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as deaf:
         deaf.setblocking(False)
         deaf.bind(path)
         deaf.listen(1)
-        # After this, no client can connect to the socket.
+        # After its file is removed, no client can connect to this Unix socket.
         os.unlink(path)
         for name in os.listdir("/proc/self/fd"):
             if _is_listening(int(name), settings.server.port):
-                # The server continues to accept from this file descriptor, but gets no connections.
+                # The Unix socket replaces the listening socket. The server continues to accept from this file
+                # descriptor, but gets no connections.
                 os.dup2(deaf.fileno(), int(name))
 
 
@@ -132,7 +134,9 @@ def _is_listening(descriptor: int, port: int) -> bool:
 
 
 def make_run_dir(settings: Settings) -> str:
-    """Creates the private directory for Unix sockets. Its name is short because the path of a Unix socket must be."""
+    """Creates the private directory for Unix sockets. Its name is short, because the path of a Unix socket has a
+    maximum length.
+    """
     try:
         if settings.server.run_dir:
             os.makedirs(settings.server.run_dir, mode=0o700, exist_ok=True)
@@ -176,7 +180,9 @@ def local_host(settings: Settings) -> str:
 
 
 def request_ready_over_tls(settings: Settings, certificate: str) -> socket.socket | None:
-    """Does what `request_ready` does for a gateway with a certificate. A worker must be about to accept connections."""
+    """Like `request_ready`, for a gateway with a certificate. The TLS handshake waits until a worker accepts the
+    connection.
+    """
     try:
         plain = socket.create_connection((local_host(settings), settings.server.port), timeout=5.0)
         asking = create_client_context(certificate).wrap_socket(plain)
@@ -187,8 +193,8 @@ def request_ready_over_tls(settings: Settings, certificate: str) -> socket.socke
 
 
 def request_ready(settings: Settings) -> socket.socket | None:
-    """Sends a request to `/ready` and returns the connection. The response arrives when the first worker is ready;
-    `None` if the port cannot be reached.
+    """Sends a request to `/ready` and returns the connection. The response arrives when the first worker is ready.
+    Returns `None` if the port cannot be reached.
     """
     try:
         asking = socket.create_connection((local_host(settings), settings.server.port), timeout=1.0)

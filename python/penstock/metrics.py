@@ -24,7 +24,8 @@ class MetricFamily(NamedTuple):
     help: str
 
 
-# By the engine's metric name. Other metrics that the engine pushes are exported under their own names.
+# Metric family for each name of a metric that the engine pushes. Metrics with other names are exported under these
+# names.
 METRIC_FAMILIES = {
     "requests": MetricFamily("penstock_requests_total", "counter", "completed requests, by status class"),
     "in_flight": MetricFamily("penstock_requests_in_flight", "gauge", "requests in progress"),
@@ -362,7 +363,7 @@ class JobMetrics:
 
 
 class RefusalCounter:
-    """Counts refused management requests that left no entry in the audit log."""
+    """Counts refused management requests that were dropped without an entry in the audit log."""
 
     dropped = 0
 
@@ -381,13 +382,13 @@ class MetricsPush(msgspec.Struct, frozen=True):
     durations: tuple[int, ...] = ()
     duration_us: int = 0
     held: list[tuple[str, str, int]] = []
-    """What requests in progress hold of budgets: id of the limit, group value, and amount. Those of other workers are
-    included, as far as this one knows.
+    """Amounts of budgets that are reserved for requests in progress: limit id, group value and amount. They include the
+    requests of other workers that this one knows.
     """
 
 
 class MetricsStore:
-    """Last push of each worker."""
+    """Stores the last metrics that each engine worker pushed."""
 
     def __init__(self) -> None:
         """Creates an empty store."""
@@ -411,7 +412,7 @@ class MetricsStore:
         return [push for push, _ in self.recent_pushes()]
 
     def held_amounts(self) -> dict[tuple[str, str], int]:
-        """Returns what requests in progress hold of budgets, by id of the limit and group value."""
+        """Returns the amounts of budgets that are reserved for requests in progress, by limit id and group value."""
         amounts: dict[tuple[str, str], int] = {}
         for push in self.live_workers():
             for limit_id, group, amount in push.held:
@@ -441,7 +442,7 @@ class MetricsStore:
 def _histogram_samples(push: MetricsPush, worker: dict[str, str]) -> Iterator[str]:
     counts = list(accumulate(push.durations))
     bounds = [*(format_number(bound / 1000) for bound in push.duration_bounds_ms), "+Inf"]
-    # The last count is the number of requests that took longer than every bound.
+    # The last bucket counts the requests that took longer than all bounds, so it has the bound `+Inf`.
     for bound, count in zip(bounds, counts, strict=False):
         yield _format_sample("_bucket", {**worker, "le": bound}, count)
     yield _format_sample("_sum", worker, push.duration_us / 1e6)
@@ -460,7 +461,7 @@ def _format_sample(suffix: str, labels: Mapping[str, str], value: float) -> str:
 
 
 def format_labels(labels: Mapping[str, str]) -> str:
-    """Returns labels as Prometheus reads them between braces, with their values escaped."""
+    """Returns labels in Prometheus' format without the braces. The values are escaped."""
     return ",".join(f'{name}="{_escape_label_value(text)}"' for name, text in labels.items())
 
 
@@ -469,5 +470,5 @@ def _escape_label_value(text: str) -> str:
 
 
 def format_number(value: float) -> str:
-    """Returns a number as Prometheus reads it; whole numbers without a decimal point."""
+    """Formats a number for Prometheus. Whole numbers have no decimal point."""
     return str(int(value)) if float(value).is_integer() else repr(float(value))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
 DEFAULT_PORT = 8788
-# The mock provider of the wheel.
+# Program of the mock provider that a wheel contains.
 BUNDLED_PROGRAM = Path(__file__).with_name("bin") / "penstock-mock"
 START_TIMEOUT_SECONDS = 10.0
 READY_PREFIX = b"listening on "
@@ -26,8 +26,8 @@ READY_PREFIX = b"listening on "
 
 @contextmanager
 def run_mock_provider(binary: str, port: int | None = None) -> Generator[str]:
-    """Starts the mock provider, yields its URL, and stops it on exit. Without a port it listens on `DEFAULT_PORT`, or on
-    any if that is in use. Raises `StartupError` if it cannot listen.
+    """Starts the mock provider, yields its URL, and stops it on exit. Without a port it listens on `DEFAULT_PORT`, or
+    on any free port if that is in use. Raises `StartupError` if it cannot listen.
     """
     if port is None:
         port = DEFAULT_PORT if _is_free(DEFAULT_PORT) else 0

@@ -4,7 +4,7 @@ full.
 
 from __future__ import annotations
 
-# Size limit of all entries together, including a fixed overhead for each.
+# Maximum size of all entries together, including a fixed overhead for each.
 MAX_BYTES = 16 * 1024 * 1024
 ENTRY_OVERHEAD_BYTES = 256
 
@@ -19,7 +19,7 @@ class NodeStore:
         self._most = most
 
     def put(self, name: str, value: str) -> str | None:
-        """Stores an entry and returns the previous value of its name."""
+        """Stores an entry and returns the value that it replaces, or `None`."""
         before = self._remove(name)
         self._values[name] = value
         self._bytes += _entry_bytes(name, value)

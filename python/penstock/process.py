@@ -25,12 +25,14 @@ log = logging.getLogger("penstock")
 
 PR_SET_PDEATHSIG = 1
 M_ARENA_MAX = -8
-# File descriptors that a worker uses for anything but connections.
+# Number of file descriptors that a worker needs for other purposes than connections.
 RESERVED_FILES = 256
 
 
 def limit_malloc_arenas() -> None:
-    """Makes glibc share its heap between threads. The threads allocate little, and separate arenas would waste memory."""
+    """Makes glibc share two heap arenas between all threads. The threads allocate little, so an arena for each would
+    waste memory.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, 2)
 
@@ -47,8 +49,8 @@ def freeze_heap(*, collect: bool = True) -> None:
 
 
 def raise_open_file_limit() -> int:
-    """Raises the open file limit to its maximum. Returns how many clients that allows; each may need an upstream
-    connection too.
+    """Raises the open file limit to its maximum. Returns the number of clients that the limit allows. Each client may
+    also need an upstream connection.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard == resource.RLIM_INFINITY:
@@ -70,7 +72,7 @@ def notify_service_manager(address: str | None) -> None:
     """
     if not address:
         return
-    # A leading `@` means a socket without a file.
+    # A leading `@` means an abstract socket, whose address begins with a zero byte.
     path = "\0" + address[1:] if address.startswith("@") else address
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.settimeout(1.0)
@@ -88,7 +90,8 @@ def set_process_title(name: str) -> None:
 
 def detach_child(parent: int) -> None:
     """Detaches a forked process from the terminal. Exits if the parent is already gone."""
-    # Ctrl-C signals the whole foreground process group, but only the supervisor may decide the order of shutdown.
+    # A separate process group: Ctrl-C signals the whole foreground group, but the supervisor decides the order of
+    # shutdown.
     os.setpgid(0, 0)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     if os.getppid() != parent:
@@ -98,10 +101,10 @@ def detach_child(parent: int) -> None:
 def shut_down_on_signal(
     drain: Callable[[], float | None], *, at_latest: float, notice: float = 0.0
 ) -> Callable[[], None]:
-    """On SIGUSR1, drains, then lets Granian close the port after the notice. Kills the process after `at_latest`
-    seconds.
+    """On SIGUSR1, calls `drain`, and lets Granian close the port `notice` seconds later. Kills the process after
+    `at_latest` seconds.
 
-    `drain` may return how many seconds it needs before the port is closed.
+    `drain` may return a number of seconds to wait before the port is closed.
     """
     loop = asyncio.get_event_loop()
     is_shutting_down = False
@@ -120,8 +123,8 @@ def shut_down_on_signal(
 
 
 def retire_on_signal(retire: Callable[[], object], *, notice: float, at_latest: float) -> None:
-    """On SIGUSR2, drains without haste, because another process has taken over. SIGUSR1 still shuts the process down.
-    Granian ends idle connections after the notice; the process is killed after `at_latest` seconds.
+    """On SIGUSR2, calls `retire`, because another process accepts new connections. SIGUSR1 still shuts the process
+    down. Granian ends idle connections after `notice` seconds. The process is killed after `at_latest` seconds.
     """
     loop = asyncio.get_event_loop()
 
@@ -134,7 +137,7 @@ def retire_on_signal(retire: Callable[[], object], *, notice: float, at_latest: 
 
 
 def shut_down_on_pipe_close(lifeline: int, leave: Callable[[], None]) -> None:
-    """Shuts down when the last process that holds the other end of a pipe exits for any reason."""
+    """Calls `leave` when the last process with the other end of the pipe `lifeline` exits for any reason."""
     loop = asyncio.get_event_loop()
 
     def on_pipe_close() -> None:
@@ -147,8 +150,8 @@ def shut_down_on_pipe_close(lifeline: int, leave: Callable[[], None]) -> None:
 def run_until_stopped(
     work: Callable[[asyncio.Event], Coroutine[Any, Any, None]], lifeline: int, *, at_latest: float
 ) -> None:
-    """Runs a child process without a server. It is asked to stop by SIGUSR1, SIGTERM or the end of the lifeline, and is
-    killed `at_latest` seconds later.
+    """Runs a child process without a server. SIGUSR1, SIGTERM or the closing of the pipe `lifeline` makes it stop. If
+    it still runs `at_latest` seconds later, it is killed.
     """
 
     async def run() -> None:
@@ -169,7 +172,8 @@ def run_until_stopped(
 
 # Number of the `sched_setattr` system call, which libc does not wrap yet.
 SCHED_SETATTR_SYSCALLS = {"x86_64": 314, "aarch64": 274}
-# Reserves about a tenth of a contended core for this process, enough to write the records of a saturated worker.
+# Nice level that leaves about a tenth of a contended core to this process. That is enough to write the records of a
+# saturated worker.
 NICENESS = 10
 # The scheduler may let a process that had to wait run for up to two slices without interruption. With slices of 4 ms,
 # calls next to a busy interpreter on the same core took 0.8 ms longer (p99). With these they take 0.3 ms longer, at no
@@ -187,8 +191,8 @@ class SchedPolicySwitcher:
     """
 
     CHECK_INTERVAL_SECONDS = 0.2
-    # Requests per second. Measured: at 2,000 per second batching saves a fifth of a low load, from 10,000 a quarter of
-    # a high load.
+    # A load of more than `BUSY` requests per second counts as high. Then it counts as low again at `CALM`. Measured
+    # savings of batching: a fifth at 2,000 requests per second, a quarter from 10,000.
     BUSY, CALM = 5_000, 2_500
 
     def __init__(self, done: Callable[[], int]) -> None:
@@ -236,8 +240,8 @@ def lower_priority() -> None:
     """Lowers the priority of this thread and its children, so that the data plane runs first on a shared core.
 
     A low weight alone is not enough: a thread of any weight keeps a core for its slice of some milliseconds. Since
-    Linux 6.12 a thread can request shorter slices. Under SCHED_BATCH a woken thread interrupts nobody, not even
-    threads of the same priority, so the pending work takes fewer slices.
+    Linux 6.12 a thread can request shorter slices. Under SCHED_BATCH a woken thread does not interrupt any other
+    thread, so the pending work takes fewer slices.
     """
     number = SCHED_SETATTR_SYSCALLS.get(os.uname().machine)
     if number is None or sys.platform != "linux":
@@ -251,7 +255,9 @@ def lower_priority() -> None:
 
 
 class ChildTask:
-    """A function that runs in a child process, beside what the parent does. Its imports and memory are gone afterwards."""
+    """Runs a function in a child process while the parent continues. The memory of the function and its imports is
+    freed afterwards.
+    """
 
     def __init__(self, task: Callable[[], bytes]) -> None:
         """Forks and runs the function."""
@@ -259,7 +265,7 @@ class ChildTask:
         self._out, into = os.pipe()
         self._child = os.fork()
         if self._child == 0:
-            # The child always exits here. The code below is for the parent only.
+            # The child always exits in this block. The code after it is only for the parent.
             try:
                 os.close(self._out)
                 with open(into, "wb") as pipe:

@@ -17,13 +17,14 @@ if TYPE_CHECKING:
 
 TEXT_FORMAT = "%(asctime)s %(levelname)s %(message)s"
 ACCESS_MESSAGE = "access"
-# Levels that no line has, so that the logger is off.
+# A level above all others, which turns a logger off.
 OFF = logging.CRITICAL + 1
-# Text that needs no quotes in a line of `name=value` pairs.
+# Values that need no quotes in a line of `name=value` pairs.
 PLAIN_TEXT = re.compile(r'[^\s"=\x00-\x1f\x7f-\x9f\u2028\u2029]+')
-# Libraries log only warnings. The database driver would log each statement at the level debug.
+# Libraries of which only warnings are logged. At level debug, the database driver would log each statement.
 LIBRARIES = ("alembic", "aiosqlite", "asyncio", "hpack", "httpcore", "httpx", "httpx2", "sqlalchemy")
-# Granian configures its own loggers for standard output. This setting adds their lines to the log.
+# Logging configuration for Granian, which by default logs to standard output. Its lines become part of the process log
+# instead.
 GRANIAN_LOGGING: dict[str, Any] = {
     "loggers": {name: {"handlers": [], "propagate": True} for name in ("_granian", "granian.access")},
     "handlers": {},
@@ -38,7 +39,9 @@ class JsonFormatter(logging.Formatter):
     """Formats each line as a JSON object."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Returns time, level, process id, logger and message; the fields of an access line; and the traceback."""
+        """Returns time, level, process id, logger and message. Adds the fields of an access line, and the traceback of
+        an exception.
+        """
         line: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -75,7 +78,7 @@ def configure(settings: Log) -> None:
 
 
 def logs_access() -> bool:
-    """Returns true if requests are logged."""
+    """Returns true if the access log is enabled."""
     return _access.isEnabledFor(logging.INFO)
 
 

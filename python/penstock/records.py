@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock")
 
 OWNER_ONLY_MODE = stat.S_IRUSR | stat.S_IWUSR
-# Part of the file that is searched for a record.
+# Size of the part at the end of the file that is searched for a record.
 LOOK_BACK_BYTES = 16 * 1024 * 1024
 BUFFER_BYTES = 512 * 1024
 PAGE_BYTES = mmap.PAGESIZE
-# Smaller writes cost little in the page cache.
+# Minimum size of a direct write. Smaller writes cost little in the page cache.
 MIN_DIRECT_WRITE_BYTES = 64 * 1024
-# If a direct write takes longer than `SLOW_SECONDS`, writes go through the page cache for `DETOUR_SECONDS`. A thread of
-# low priority may wait that long for its core alone.
+# If a direct write takes longer than `SLOW_SECONDS`, writes go through the page cache for `DETOUR_SECONDS`. A shorter
+# limit would not work: a thread of low priority may wait up to half a second for a core.
 SLOW_SECONDS, DETOUR_SECONDS = 0.5, 5.0
-# Anybody can cause records of refused requests, so their file is small.
+# Maximum size of the file for records of refused requests. It is small, because anyone can cause such records.
 MAX_REFUSED_FILE_BYTES = 8 * 1024 * 1024
 
 # Fields of a record that the process log repeats at the level debug.
@@ -47,12 +47,12 @@ class RecordFile:
         self._path = os.path.abspath(settings.path)
         self._limit = settings.rotate_bytes
         self._keep = settings.keep
-        # Called after a rotation, before anything is written to the new file.
+        # Callback after a rotation, before anything is written to the new file.
         self.on_rotated: Callable[[], None] | None = None
         self._file = -1
         self._direct = -1
         self._detour_until = 0.0
-        # Aligned to a page, with one extra page so that data can start at any offset within the first page.
+        # The buffer is aligned to a page. One extra page allows data to start at any offset within the first page.
         self._buffer = memoryview(mmap.mmap(-1, BUFFER_BYTES + PAGE_BYTES))
 
     def append(self, lines: bytes) -> None:
@@ -66,7 +66,7 @@ class RecordFile:
         end, remaining = size, memoryview(lines)
         try:
             while remaining:
-                # The same offset within a page as in the file, so that whole pages are aligned for direct I/O.
+                # Data has the same offset within a page as in the file, so that whole pages are aligned for direct I/O.
                 start = end % PAGE_BYTES
                 part = remaining[: len(self._buffer) - start]
                 self._buffer[start : start + len(part)] = part
@@ -97,7 +97,9 @@ class RecordFile:
             os.truncate(self._path, size)
 
     def find_line(self, text: bytes) -> bytes:
-        """Returns the last line that contains this text, of the end of the file or of the last rotated one."""
+        """Returns the last line that contains this text. Searches the end of the file, then the end of the last rotated
+        file.
+        """
         for name in (self._path, f"{self._path}.1"):
             with suppress(FileNotFoundError), open(name, "rb") as written:
                 written.seek(max(0, os.fstat(written.fileno()).st_size - LOOK_BACK_BYTES))
@@ -128,13 +130,13 @@ class RecordFile:
         os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
         self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, OWNER_ONLY_MODE)
         os.fchmod(self._file, OWNER_ONLY_MODE)
-        # With direct I/O a record costs a tenth, but not every file system supports it.
+        # Direct I/O reduces the cost of a record to a tenth, but not every file system supports it.
         with suppress(OSError):
             self._direct = os.open(self._path, os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC)
         return os.fstat(self._file).st_size
 
     def _write_buffer(self, start: int, count: int, end: int) -> None:
-        """Appends part of the buffer to a file that ends at `end`. Whole pages bypass the page cache."""
+        """Appends `count` bytes of the buffer to a file that ends at `end`. Writes whole pages with direct I/O."""
         first = -start % PAGE_BYTES
         pages = max(0, count - first) // PAGE_BYTES * PAGE_BYTES
         view = self._buffer[start : start + count]
@@ -198,7 +200,7 @@ def log_requests(lines: bytes) -> None:
 
 
 def _last_failure(record: dict[str, Any]) -> dict[str, Any]:
-    """Returns host and reason of the last request to a provider that the network failed."""
+    """Returns the host and the reason of the last attempt that failed because of a network error."""
     for attempt in reversed(record.get("attempts") or ()):
         if "reason" in attempt:
             return {"host": attempt.get("host"), "reason": msgspec.json.encode(attempt["reason"]).decode()}

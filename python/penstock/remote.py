@@ -18,7 +18,7 @@ PAGE_SIZE = 100
 NOT_FOUND = 404
 
 
-# Statuses of requests whose content is the reason.
+# Statuses of errors that are caused by the content of the request.
 CONTENT_ERRORS = frozenset({400, 404, 409, 413, 422})
 
 
@@ -31,7 +31,7 @@ class ManagementClient:
     """Sends requests to one gateway with one API key."""
 
     def __init__(self, url: str, key: str) -> None:
-        """Validates the URL and the key. Opens no connection before the first request."""
+        """Validates the URL and the key. The first request opens the connection."""
         message = f"{url!r} is no address of a gateway: expected http://… or https://…; hint: --url, PENSTOCK_URL"
         if not url.startswith(("http://", "https://")):
             raise RemoteError(message)
@@ -53,8 +53,8 @@ class ManagementClient:
         self._client.close()
 
     def request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Sends a request and returns the JSON object of the response. Raises RemoteError, with the field paths of a
-        validation error.
+        """Sends a request and returns the JSON object of the response. Raises RemoteError. The message contains the
+        field paths of validation errors.
         """
         return self._parse_response(method, path, self._send(method, path, body))
 
@@ -80,7 +80,9 @@ class ManagementClient:
                 return
 
     def iter_newest(self, path: str, limit: int, member: str = "data") -> Iterator[dict[str, Any]]:
-        """Yields up to `limit` rows of a list, newest first. `member` is the field of the response that has the rows."""
+        """Yields up to `limit` rows of a list, newest first. `member` is the field of the response that has the
+        rows.
+        """
         mark = "&" if "?" in path else "?"
         number, remaining = 0, limit
         while remaining > 0:
@@ -157,7 +159,7 @@ class ManagementClient:
 def _error_message(response: httpx2.Response) -> str:
     try:
         body: dict[str, Any] = response.json()
-        # Errors of the edge itself have the format of the model API.
+        # Errors of the edge itself have the format of model requests, with the field `error`.
         data: dict[str, Any] = body.get("data") or body["error"]
         listed = "; ".join(f"{problem['path']} {problem['message']}".strip() for problem in data.get("errors", []))
         return listed or str(data["message"])

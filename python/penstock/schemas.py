@@ -57,13 +57,13 @@ def format_timestamp(milliseconds: int | None) -> str | None:
 
 
 def format_required_timestamp(milliseconds: int) -> str:
-    """Formats Unix milliseconds that are never `None`."""
+    """Formats Unix milliseconds as `format_timestamp` does, for values that are never `None`."""
     return format_timestamp(milliseconds) or ""
 
 
 def to_milliseconds(moment: datetime | None) -> int | None:
     """Converts a datetime to Unix milliseconds. A datetime without a time zone is read as UTC."""
-    # Integer arithmetic: fractional seconds would sometimes lose a millisecond.
+    # Integer arithmetic, because a float of seconds would sometimes lose a millisecond.
     return None if moment is None else (to_utc(moment) - EPOCH) // MILLISECOND
 
 
@@ -103,15 +103,15 @@ def next_reset(limit: Mapping[str, Any]) -> str | None:
     if due is None or (first := datetime.fromisoformat(due)) > today:
         return due
     if isinstance(period, int):
-        # Adds all full periods since the stored time, and one more.
+        # The next reset is after all full periods since the stored time, plus one.
         first += timedelta(days=period * ((today - first).days // period + 1))
         return format_timestamp(to_milliseconds(first))
     return format_timestamp(to_milliseconds(next_period_start(period, today))) if period else None
 
 
 def last_reset(limit: Mapping[str, Any], stored: int | None) -> int | None:
-    """Returns when the usage of a limit was last reset, in milliseconds: at the end of a period, or at the time `stored`
-    if that is later. `None` if it was never reset.
+    """Returns when the usage of a limit was last reset, in milliseconds: at the end of a period, or at the time
+    `stored` if that is later. `None` if it was never reset.
     """
     due, period = limit.get("next_usage_reset_at"), limit.get("periodic_reset") or limit.get("periodic_reset_days")
     today = datetime.fromtimestamp(now() / 1000, UTC)
@@ -120,7 +120,7 @@ def last_reset(limit: Mapping[str, Any], stored: int | None) -> int | None:
     if isinstance(period, int):
         first += timedelta(days=period * ((today - first).days // period))
     elif period:
-        # The first period after a chosen reset may be shorter.
+        # A period that began at a reset time set by the user may be shorter than the others.
         first = max(first, _period_start(period, today))
     passed = to_milliseconds(first) or 0
     return passed if stored is None else max(passed, stored)
@@ -132,12 +132,14 @@ def _period_start(period: str, moment: datetime) -> datetime:
 
 
 def with_next_reset(limits: Any) -> Any:  # noqa: ANN401 - one usage limit, several, or none
-    """Returns the usage limits with `next_usage_reset_at` set to a time in the future, and whole amounts as integers."""
+    """Returns the usage limits with `next_usage_reset_at` set to a time in the future, and whole amounts as
+    integers.
+    """
     if isinstance(limits, list):
         return [with_next_reset(limit) for limit in cast("list[dict[str, Any]]", limits)]
     if not limits:
         return limits
-    # Earlier releases stored `500` as `500.0`.
+    # Converts whole numbers, because earlier releases stored `500` as `500.0`.
     amounts = {name: _whole_number(limits.get(name)) for name in ("credit_limit", "alert_threshold")}
     return {**limits, **amounts, "next_usage_reset_at": next_reset(limits)}
 
@@ -154,7 +156,7 @@ def row_to_struct(struct_type: type[Struct], row: Mapping[str, Any], **more: obj
     """Builds a response struct from a row. Each field is the column of the same name, `*_at` columns become ISO
     timestamps, and `more` overrides fields.
     """
-    # A database row looks up each column name again, which is slow.
+    # Copied to a dict, because each access to a column of a database row is slow.
     columns = row if isinstance(row, dict) else dict(row)
     written = {name: columns[name] for name in struct_type.__struct_fields__ if name in columns}
     for name in _timestamp_fields(struct_type):

@@ -1,4 +1,6 @@
-"""Supervisor of the edge workers, the control process, the log worker and plug-ins. Starts, watches and restarts them, and stops them in order."""
+"""Supervisor of the edge workers, the control process, the log worker and plug-ins. Starts, watches and restarts them,
+and stops them in order.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-# Granian's allocator (jemalloc) reads this once. By default it pads each large allocation with a page, which is about a
-# tenth of a connection's memory.
+# Granian's allocator (jemalloc) reads this variable once. By default it adds a page to each large allocation, which is
+# a tenth of a connection's memory.
 os.environ.setdefault("_RJEM_MALLOC_CONF", "cache_oblivious:false")
 
 from granian._granian import SocketHolder
@@ -42,16 +44,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock")
 
-# Longest delay in seconds before a process that keeps exiting is restarted. Without an edge worker no client is served,
-# so its delay is short.
+# Maximum delay in seconds before a process that keeps exiting is restarted, for each kind of process. Without an edge
+# worker no client is served, so its delay is short.
 EDGE_PAUSE, CONTROL_PAUSE, LOGS_PAUSE, PLUGINS_PAUSE = 0.5, 5.0, 5.0, 5.0
-# Seconds that a worker may take beyond the drain deadline to hand over its last records and exit.
+# Time in seconds after the drain deadline in which a process must write its last records and exit.
 EDGE_GRACE, CONTROL_GRACE, PLUGINS_GRACE = 4.0, 5.0, 2.0
-# Seconds that the log worker gets to read the rest of the spool. Unread entries wait for the next start.
+# Time in seconds in which the log worker reads the rest of the spool at shutdown. Unread entries are read after the
+# next start.
 LOGS_GRACE = 8.0
 LOG_WORKER_TITLE = "log"
 THREAD_SWITCH_INTERVAL_SECONDS = 0.0005
-# Maximum bytes per read from a connection. Each read costs a switch between two threads, however few bytes it returns.
+# Maximum bytes per read from a connection. Every read requires a switch between two threads, even for few bytes.
 MAX_READ_BYTES = 128 * 1024
 
 
@@ -72,7 +75,7 @@ class GranianServer(MPServer):
             **options,
         )
         holder: Any = SocketHolder
-        # Granian calls `listen` again, with the backlog that it gets here.
+        # Granian calls `listen` again with this backlog.
         extra = (backlog,) if sys.platform == "linux" else ()
         self._shd = holder(listener.fileno(), listener.family == socket.AF_UNIX, *extra)
         self._sso = listener
@@ -81,7 +84,8 @@ class GranianServer(MPServer):
     def prepare_worker(self, load: Callable[[], Any]) -> multiprocessing.Process:
         """Returns an unstarted process that loads an application and serves it."""
         if self.handover:
-            # TLS, certificate, key, passphrase, oldest version, and what concerns certificates of clients.
+            # In order: TLS is used, certificate, key, passphrase, minimum version, and three options for client
+            # certificates.
             version = f"tls{self.handover.minimum_version}"
             context: tuple[Any, ...] = (True, *self.handover.certificate.paths, None, version, None, (), False)
             self.ssl_ctx = context
@@ -95,15 +99,15 @@ class GranianServer(MPServer):
         created = cls(
             listener,
             server.backlog,
-            # Both runtime modes use one thread here. `mt` wakes the thread only if it sleeps; `st` wakes it with three
-            # system calls per request.
+            # Both runtime modes use one thread here. `mt` wakes it only if it sleeps, while `st` needs three system
+            # calls for each request.
             runtime_mode=RuntimeModes.mt,
             websockets=True,
             http=HTTPModes.auto,
             backpressure=server.connections,
             http1_settings=HTTP1Settings(
-                # Granian counts this timeout from the end of the previous request. The engine times out incomplete
-                # request heads.
+                # Granian counts this timeout from the end of the previous request, so it also limits idle connections.
+                # The engine has its own timeout for request heads.
                 header_read_timeout=max(server.keep_alive_ms, server.header_timeout_ms),
                 # The engine enforces the limit on header size.
                 max_buffer_size=max(server.header_bytes, MAX_READ_BYTES),
@@ -123,7 +127,8 @@ class GranianServer(MPServer):
             websockets=False,
             http=HTTPModes.http1,
             backpressure=4096,
-            # The edge reuses its connections. Closing an idle one would race with its next request.
+            # The edge reuses its connections. A day: if an idle connection were closed, the edge might send a request
+            # on it at the same moment.
             http1_settings=HTTP1Settings(header_read_timeout=24 * 3_600_000),
         )
 
@@ -132,12 +137,13 @@ class Supervisor:
     """The parent process. It owns the listening sockets and outlives its children."""
 
     def __init__(self, settings: Settings, snapshot: Snapshot, on_ready: Callable[[Settings], None]) -> None:
-        """Binds all sockets that can fail to bind. Starts no process yet."""
+        """Opens all sockets, so that errors are reported before a process starts. `run` starts the processes."""
         self.pid = os.getpid()
         self._stop_signals = 0
         self._asked_to_reload = False
         self._bell, self._ringer = os.pipe()
-        # The code below creates things that `_stop` must remove, so signals are caught from here on.
+        # Signals are handled from here on, because `_stop` must remove the sockets and folders that the following code
+        # creates.
         self._install_signal_handlers()
         self.edge_sockets = listen.open_listeners(settings)
         self.metrics_socket = listen.open_metrics_listener(settings)
@@ -164,21 +170,21 @@ class Supervisor:
         for index, child in enumerate(self.edges, start=1):
             child.number = index
         self.log_socket = listen.open_private_socket(self.settings.log_socket)
-        # Requests do not depend on it, so the gateway continues without it.
+        # The log worker is not essential: requests do not depend on it.
         self.log_worker = ChildProcess("log", PlainFactory(), self._run_log_worker, LOGS_PAUSE, is_essential=False)
         self.plugin_socket = plugin_program.open_socket(self.settings)
         self.plugin_processes: list[ChildProcess] = []
         if self.plugin_socket:
             factory = plugin_program.PluginProcessFactory(settings.guardrail_plugins, self.plugin_socket)
-            # Checks of plug-ins err without it, so the gateway continues.
+            # The plug-in process is not essential: without it, only checks of plug-ins fail.
             self.plugin_processes = [ChildProcess("plug-ins", factory, lambda: None, PLUGINS_PAUSE, is_essential=False)]
         self._on_ready = on_ready
         self._probe: socket.socket | None = None
         self._is_ready = False
-        # This process and the edge workers hold one end of this pipe. The control process notices when the last of them
-        # has exited.
+        # Pipe whose write end is open in this process and the edge workers. When the last of them has exited, the
+        # control process reads the end of the pipe.
         self._lifeline, self._held = os.pipe()
-        # The same for the log worker, which exits after the control process.
+        # Pipe for the log worker, whose write end is also open in the control process.
         self._log_lifeline, self._log_held = os.pipe()
 
     @property
@@ -195,7 +201,7 @@ class Supervisor:
         """Starts all processes, restarts them until a stop signal arrives, and stops them. Returns the exit status."""
         multiprocessing.set_start_method("fork", force=True)
         process.set_process_title(f"supervisor {self.settings.server.port}")
-        # Modules that are imported by now are shared with the children through copy-on-write.
+        # The child processes share the memory of all modules that are imported by now (copy-on-write).
         process.freeze_heap()
         try:
             for child in self.children:
@@ -209,7 +215,7 @@ class Supervisor:
     def _install_signal_handlers(self) -> None:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self._on_signal)
-        # SIGUSR1 asks a child to drain. It must not kill a child that has not installed its handler yet.
+        # SIGUSR1 makes a child process drain. It must not kill a child that has not installed its handler yet.
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)
 
@@ -257,7 +263,9 @@ class Supervisor:
                 self._probe = self._request_ready(is_started=True)
 
     def _request_ready(self, *, is_started: bool = False) -> socket.socket | None:
-        """Requests `/ready`. Over TLS a worker must answer at once, so it is asked once the first has started."""
+        """Requests `/ready`. Over TLS a worker must accept the handshake, so the request is sent only after the first
+        worker has started.
+        """
         if self.handover is None:
             return listen.request_ready(self.settings)
         return listen.request_ready_over_tls(self.settings, self.handover.certificate.paths[0]) if is_started else None
@@ -375,7 +383,8 @@ class Supervisor:
             if os.getppid() != self.pid:
                 listen.remove_run_dir(self.settings)
 
-        # If the supervisor dies, the edge workers still drain and hand over their records here.
+        # If the supervisor dies, this process exits only after the edge workers, because they still send requests to it
+        # while they drain.
         process.shut_down_on_pipe_close(self._lifeline, process.shut_down_on_signal(clean_up, at_latest=CONTROL_GRACE))
         process.freeze_heap()
         return app
@@ -390,7 +399,7 @@ class Supervisor:
         os.close(self._log_held)
         with process.report_start_failure("log"):
             worker = importlib.import_module("penstock.logs.worker").LogWorker(self.settings)
-        # Imported late, because imports take long beside busy processes.
+        # The priority is lowered after the imports, which would take long next to busy processes.
         process.lower_priority()
         process.freeze_heap()
         process.run_until_stopped(partial(worker.run, self.log_socket), self._log_lifeline, at_latest=LOGS_GRACE)

@@ -1,5 +1,5 @@
-"""Suggestions for misspelt names: "did you mean". Comparing names is slow, and clients choose the names, so the length
-of a name, the number of candidates and the number of suggestions in a response are bounded.
+"""Suggestions for misspelt names: "did you mean". Comparing names is slow, and clients choose the names. So there are
+limits for the length of a name, the candidates, and the suggestions in a response.
 """
 
 from __future__ import annotations
@@ -11,18 +11,20 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-# Similarity from which a name counts as misspelt.
+# Minimum similarity of a name to a candidate, for the candidate to be suggested.
 MIN_SIMILARITY = 0.7
-# Similarity from which a name of an environment variable, without its underscores, is surely a misspelt one.
+# Minimum similarity, without underscores, for an environment variable to count as a misspelt setting.
 MIN_VARIABLE_SIMILARITY = 0.93
 MAX_NAME_CHARS = 64
 MAX_CANDIDATES = 300
-# Names in one response that are compared with the candidates.
+# Maximum number of names in one response that are compared with the candidates.
 MAX_SUGGESTIONS = 10
 
 
 def find_misspelt(variable: str, known: Iterable[str]) -> str | None:
-    """Returns the variable that a name misspells: by an underscore more or less, or by one or two other characters."""
+    """Returns the known variable that a name probably misspells, or `None`. They differ in underscores, or in one or
+    two other characters.
+    """
     plain = variable.replace("_", "")
     for name in known:
         if SequenceMatcher(None, plain, name.replace("_", "")).ratio() >= MIN_VARIABLE_SIMILARITY:
@@ -42,7 +44,7 @@ class NameSuggester:
     """Finds similar names for the misspelt names of one response."""
 
     def __init__(self, suggestions: int = MAX_SUGGESTIONS) -> None:
-        """Takes the number of names that may be compared."""
+        """Sets the maximum number of names that may be compared."""
         self._left = suggestions
 
     def find(self, name: str, candidates: Iterable[str]) -> str | None:
@@ -51,7 +53,8 @@ class NameSuggester:
             return None
         self._left -= 1
         cut_name = name[:MAX_NAME_CHARS]
-        # Names of very different lengths are never similar. Without them, the ones that matter fit the limit.
+        # Omits candidates of very different lengths, which are never similar, so that more useful ones are within
+        # `MAX_CANDIDATES`.
         shortest = MIN_SIMILARITY * len(cut_name) / (2 - MIN_SIMILARITY)
         longest = (2 - MIN_SIMILARITY) * len(cut_name) / MIN_SIMILARITY
         possible = (candidate for candidate in candidates if shortest <= len(candidate) <= longest)

@@ -1,5 +1,5 @@
-"""Validation of JSON values against types, with every problem and its path. The decoder reports only the first one,
-in words of its own.
+"""Validation of JSON values against types. Reports all problems with their paths, while msgspec's decoder reports only
+the first one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from penstock.similar_names import NameSuggester
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-# Fields whose values are never repeated in messages: they may contain a credential.
+# Names of fields whose values may contain a credential, so messages never repeat them.
 SECRET_NAME = re.compile(
     r"key|secret|token|password|passphrase|credential|authorization|headers|json|host|url|addr", re.IGNORECASE
 )
@@ -55,7 +55,7 @@ TYPE_DESCRIPTIONS: dict[type[inspect.Type], str] = {
 
 
 class Mode(NamedTuple):
-    """How a value is validated: whether `"5"` is rejected for 5, and the suggestions that are left."""
+    """Options of a validation: whether `"5"` is rejected for 5, and the source of suggestions for misspelt names."""
 
     strict: bool
     suggester: NameSuggester
@@ -106,7 +106,8 @@ def _iter_problems(kind: inspect.Type, value: object, path: str, mode: Mode) -> 
 def _iter_union_problems(kind: inspect.UnionType, value: object, path: str, mode: Mode) -> Iterator[Problem]:
     members = [item.type if isinstance(item, inspect.Metadata) else item for item in kind.types]
     is_dict, is_list = isinstance(value, dict), isinstance(value, list)
-    # An alternative that does not match is no mistake of the client, so it uses up no suggestion.
+    # The members of a union are tried one by one. A member that does not match is no error yet, so it uses no
+    # suggestion.
     trial = mode._replace(suggester=NameSuggester(0))
     if any(next(_iter_problems(member, value, path, trial), None) is None for member in members):
         return
@@ -161,7 +162,7 @@ def _is_allowed(kind: inspect.Type, value: Any, mode: Mode) -> bool:  # noqa: AN
         case inspect.StructType() | inspect.DictType() | inspect.ListType() | inspect.VarTupleType():
             return False
         case _:
-            # The decoder's own message is used.
+            # Other types have no checks here: the decoder's own message is used.
             return True
 
 
@@ -184,7 +185,7 @@ def _is_text_allowed(kind: inspect.StrType, value: str) -> bool:
 def _is_in_range(kind: inspect.IntType | inspect.FloatType, value: object) -> bool:
     number = msgspec.convert(value, float, strict=False)
     lowest, highest = (math.nan if bound is None else float(bound) for bound in (kind.ge, kind.le))
-    # A comparison with NaN is false.
+    # A missing bound is NaN, with which each comparison is false.
     return not (number < lowest or number > highest)
 
 
@@ -238,7 +239,9 @@ def _describe_range(shortest: int | None, longest: int | None) -> str:
 
 
 def _show(path: str, value: object) -> str:
-    """Returns the value as JSON, shortened; the type of it if it may contain a credential, or if it has parts."""
+    """Returns the value as shortened JSON. For objects, lists and values that may be credentials, returns only the
+    type.
+    """
     if isinstance(value, dict | list):
         return "an object" if isinstance(value, dict) else "a list"
     if isinstance(value, str) and SECRET_NAME.search(path):
@@ -248,5 +251,5 @@ def _show(path: str, value: object) -> str:
 
 
 def join_path(path: str, name: str) -> str:
-    """Returns the path of a field. A client chooses the name, so it is cut."""
+    """Returns the path of a field. Clients choose the name, so a long one is cut."""
     return f"{path}.{shorten(name)}" if path else shorten(name)

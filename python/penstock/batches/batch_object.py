@@ -1,4 +1,6 @@
-"""Batches that the gateway stores: their statuses, their API representation, and the headers that their requests carry."""
+"""Batches that the gateway stores: their statuses, their API representation, and the headers that their
+requests carry.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +23,17 @@ if TYPE_CHECKING:
     from penstock.batches.input import BatchLine, LineFault
     from penstock.store.tenant import Row, TenantStore
 
-# Normal order of statuses; cancelled batches use the statuses below.
+# Statuses of a batch that runs to its end, in order.
 VALIDATING, IN_PROGRESS, FINALIZING, COMPLETED = "validating", "in_progress", "finalizing", "completed"
+# Statuses of a batch that is cancelled, and the other final statuses.
 CANCELLING, CANCELLED, EXPIRED, FAILED = "cancelling", "cancelled", "expired", "failed"
 ACTIVE_STATUSES = (VALIDATING, IN_PROGRESS, FINALIZING, CANCELLING)
 FINISHED_STATUSES = (COMPLETED, CANCELLED, EXPIRED, FAILED)
 IMMEDIATE_WINDOW = "immediate"
 
 HEADER_PREFIX = "x-gateway-"
-# Headers with a provider's credential, and those that select the account or API version at the provider.
+# Headers of the creating request that the batch's requests carry: those with a provider's credential, its account or
+# its API version.
 FORWARDED_HEADERS = frozenset(
     [
         "authorization",
@@ -127,7 +131,7 @@ async def find_batch(session: TenantStore, wire: str) -> Row:
 
 
 def status_change(row: Mapping[str, Any], status: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - columns
-    """Returns the column values that change when a batch gets another status."""
+    """Returns the column values to write when a batch gets another status."""
     moment = now()
     change = {"status": status, "moments": {**row["moments"], status: moment}, "last_updated_at": moment, **more}
     # A finished batch sends no more requests, so its encrypted headers are deleted.
@@ -146,11 +150,11 @@ def collect_headers(
         gateway_header = _to_gateway_header(name, prefixes)
         if gateway_header or name in FORWARDED_HEADERS:
             models[gateway_header or name] = value
-    # A provider header that names the gateway itself, or an alias of it, selects no provider.
+    # A provider header with the gateway's own name, or an alias of it, selects no provider.
     if models.get(f"{HEADER_PREFIX}provider") in {prefix.removeprefix("x-").removesuffix("-") for prefix in prefixes}:
         del models[f"{HEADER_PREFIX}provider"]
     models.update(_validate_options(options, prefixes))
-    # Set last, so that no other key can be used.
+    # The API key is set last, so that no header or option can replace it.
     return {**models, API_KEY_HEADER: key}
 
 
@@ -163,8 +167,8 @@ class SelectedProvider(NamedTuple):
 
 
 async def select_provider(session: TenantStore, headers: Mapping[str, str], able: Collection[str]) -> SelectedProvider:
-    """Returns the provider that runs a batch itself, among those that can. A config is not accepted, because it may
-    lead to several providers.
+    """Returns the provider that runs a batch in its own batch API. `able` has the providers with such an API. A config
+    is rejected, because it may lead to several providers.
     """
     provider_name = headers.get(f"{HEADER_PREFIX}provider") or ""
     slug = headers.get(f"{HEADER_PREFIX}virtual-key") or provider_name.removeprefix("@")
@@ -189,13 +193,15 @@ async def select_provider(session: TenantStore, headers: Mapping[str, str], able
 
 
 class AllowedModels(NamedTuple):
-    """Models that requests to a saved provider may use, as the engine checks them."""
+    """Models that requests to a saved provider may use. The engine applies the same rule to single requests."""
 
     allow_all: bool
     enabled_by_model: Mapping[str, bool]
 
     def find_faults(self, line: BatchLine) -> Iterator[LineFault]:
-        """Yields a fault if the line's model is not allowed. The provider itself would not reject it."""
+        """Yields a fault if the line's model is not allowed. Only the gateway knows this rule, so the provider would
+        accept the line.
+        """
         model = str(line.body.get("model"))
         if not self.enabled_by_model.get(model, self.allow_all):
             yield "model_not_allowed", f"body.model is {model!r}, which may not be used here", "body.model"

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from penstock.settings import Settings
 
 CONNECT_TIMEOUT_SECONDS = 5.0
-# Multiple of `upstream.request_timeout_ms`, because retries and fallbacks take longer than one attempt.
+# Timeout of a request, as a multiple of `upstream.request_timeout_ms`: retries and fallbacks take longer than one
+# attempt.
 TIMEOUT_FACTOR = 3
 GOOD, ABSENT, UNAVAILABLE = 200, 404, 503
 MAX_ERROR_BODY_BYTES = 64 * 1024
@@ -30,12 +31,12 @@ LOOPBACK_ADDRESSES = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - nothi
 
 
 class EdgeClient:
-    """Sends requests to the edge. Opens no connection before the first request."""
+    """Sends requests to the edge. The first request opens the connection."""
 
     def __init__(self, settings: Settings) -> None:
         """Creates the HTTP client; connects with the first request."""
         self.hidden = SecretRedactor()
-        # Otherwise httpx2 would log every line of a batch at the gateway's own log level.
+        # At the gateway's own log level, httpx2 would log the request of every batch line.
         logging.getLogger("httpx2").setLevel(logging.WARNING)
         host = LOOPBACK_ADDRESSES.get(settings.bind_address, settings.bind_address)
         name = f"[{host}]" if ":" in host else host
@@ -50,7 +51,7 @@ class EdgeClient:
         )
 
     def with_redactor(self, hidden: SecretRedactor) -> EdgeClient:
-        """Returns a client that shares the connections and removes these credentials from responses."""
+        """Returns a client that uses the same connections, and removes the credentials of `hidden` from responses."""
         client = copy(self)
         client.hidden = hidden
         return client
@@ -60,7 +61,7 @@ class EdgeClient:
         await self._client.aclose()
 
     async def send_request(self, call: EdgeRequest, maximum: int) -> EdgeResponse:
-        """Sends a request and returns the complete response, whose body may have up to `most` bytes. Raises an
+        """Sends a request and returns the complete response, whose body may have up to `maximum` bytes. Raises an
         `EdgeUnavailableError` if the edge is unreachable or shutting down.
         """
         async with self._open_stream(call) as response:

@@ -1,5 +1,5 @@
-"""Files that the gateway stores itself. Holds their ids on the wire, their response, the workspace quota and the
-reading of lines.
+"""Files that the gateway stores itself: their public ids, their API representation, the workspace quota and the reading
+of lines.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def file_response(row: Row) -> File:
-    """Converts a row to the response."""
+    """Converts the row of a file to the API response."""
     return File(
         id=FILE + row["id"],
         bytes=row["bytes"],
@@ -57,7 +57,7 @@ def file_response(row: Row) -> File:
 
 
 def parse_wire_id(prefix: str, wire: str) -> str:
-    """Converts an id on the wire to the id of the row; raises NotFoundError if it is malformed."""
+    """Converts a public id, such as `gw_file_…`, to the id of the row; raises NotFoundError if it is malformed."""
     identifier = wire.removeprefix(prefix)
     if identifier == wire or not is_uuid(identifier):
         raise not_found_error(wire)
@@ -65,7 +65,7 @@ def parse_wire_id(prefix: str, wire: str) -> str:
 
 
 def not_found_error(wire: str) -> NotFoundError:
-    """Creates the error for a file or batch that does not exist here. One of another workspace counts as missing."""
+    """Creates the error for a file or batch that does not exist in the caller's workspace."""
     kind = "batch" if wire.startswith(BATCH) else "file"
     return NotFoundError(
         f"there is no {kind} {wire!r} here; hint: one that is stored at a provider needs x-gateway-provider"
@@ -73,16 +73,16 @@ def not_found_error(wire: str) -> NotFoundError:
 
 
 async def find_file(session: TenantStore, wire: str) -> Row:
-    """Returns the row of a file by its id on the wire; raises NotFoundError if it is missing or expired."""
+    """Returns the row of a file by its public id; raises NotFoundError if it is missing or expired."""
     row = await session.find(files, parse_wire_id(FILE, wire))
-    # Log exports are reachable only through their own routes, which other scopes allow.
+    # Log exports are reachable only through their own routes, which require other scopes than files.
     if row is None or row["expires_at"] <= now() or row["purpose"] == LOG_EXPORT_PURPOSE:
         raise not_found_error(wire)
     return row
 
 
 async def check_workspace_quota(session: TenantStore, settings: Settings, requested: int) -> None:
-    """Raises RateLimitedError if `wanted` more bytes would exceed the file quota of the workspace."""
+    """Raises RateLimitedError if `requested` more bytes would exceed the file quota of the workspace."""
     query = select(func.coalesce(func.sum(files.c.bytes), 0).label("held"))
     usage = await session.fetch_first(query, files)
     if usage and int(usage["held"]) + requested > settings.files.workspace_bytes:
@@ -100,7 +100,9 @@ def new_file_row(purpose: str, filename: str, keep_seconds: int, **more: Any) ->
 
 
 async def iter_lines(blobs: BlobStore, name: str, longest: int) -> AsyncIterator[tuple[int, bytes | None]]:
-    """Yields the non-blank lines of a blob, numbered from 1. A line longer than `longest` bytes is yielded as `None`."""
+    """Yields the non-blank lines of a blob, numbered from 1. A line longer than `longest` bytes is yielded as
+    `None`.
+    """
     number, buffer, too_long = 1, bytearray(), False
     async for chunk in blobs.read(name):
         first, *rest = chunk.split(b"\n")

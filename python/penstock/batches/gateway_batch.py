@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock")
 
-# Response statuses after which a line is retried.
+# Response statuses after which a line is sent again.
 RETRYABLE_STATUSES = frozenset([408, 409, 425, 429, 500, 502, 503, 504, 529])
 LONGEST_PAUSE, PAUSE = 60.0, 1.0
 SUCCESS_STATUS_END = 300
@@ -61,7 +61,7 @@ class GatewayBatch:
     """Sends the lines of one batch and saves their results."""
 
     def __init__(self, row: Row, headers: dict[str, str], dependencies: BatchDependencies) -> None:
-        """Starts with no line in flight. Setting the event `stop` prevents further lines from starting."""
+        """Starts with no line in flight. After the event `stop` is set, no further line is sent."""
         self.stop = asyncio.Event()
         self._row = row
         self._headers = {"x-gateway-trace-id": BATCH + row["id"], **headers}
@@ -82,7 +82,7 @@ class GatewayBatch:
             try:
                 await self._start_lines(batch_input, done, under_way)
             except PenstockError as error:
-                # The input cannot be read further. Lines that were sent complete first.
+                # The rest of the input cannot be read. The error is raised after the lines in flight have completed.
                 failure = error
         if failure:
             raise failure
@@ -105,7 +105,9 @@ class GatewayBatch:
             return set(await connection.scalars(query))
 
     async def _wait_for_turn(self) -> bool:
-        """Waits until the rate limit allows another line. Returns false if no further line may start."""
+        """Waits until another line may start: at most `batches.concurrency` lines start in each `batches.interval_ms`.
+        Returns false if no further line may start.
+        """
         loop = asyncio.get_running_loop()
         if len(self._begun) == self._settings.batches.concurrency:
             wait = self._begun[0] + self._settings.batches.interval_ms / 1000 - loop.time()
@@ -135,8 +137,8 @@ class GatewayBatch:
                 call = EdgeRequest("POST", line.url, self._headers, body, JSON_MEDIA_TYPE)
                 reply = await self._edge.send_request(call, self._settings.batches.response_bytes)
             except EdgeUnavailableError:
-                # The line was not processed, so this does not count as an attempt. Either another edge process starts
-                # soon, or this process ends.
+                # The edge did not process the line, so this does not count as an attempt. Either a new edge process
+                # starts soon, or this process ends.
                 if self.stop.is_set():
                     raise _LineNotSent from None
                 await self._sleep_until_stopped(PAUSE)
@@ -194,7 +196,9 @@ class _LineNotSent(Exception):  # noqa: N818 - it is no fault
 
 
 def line_id(batch_id: str, number: int) -> UUID:
-    """Returns the id of a line. It is deterministic, so a line written twice is recognised as a duplicate."""
+    """Returns the id of a line. The id depends only on the batch and the number, so that a line written twice is
+    recognised as a duplicate.
+    """
     return uuid5(NAMESPACE_URL, f"{batch_id} {number}")
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from penstock.store.tenant import Row
 
 MAX_CUSTOM_ID_CHARS = 512
-# Maximum number of errors that are reported.
+# Maximum number of errors that the validation of one file reports.
 MAX_ERRORS = 100
 
 
@@ -47,7 +47,7 @@ class BatchInput:
     """The lines of one batch."""
 
     def __init__(self, blobs: BlobStore, settings: Settings, row: Row) -> None:
-        """Stores the id of the file and the endpoint that its lines are sent to."""
+        """Stores the storage, the id of the input file, and the endpoint of its lines."""
         self._blobs = blobs
         self._settings = settings
         self._file_id: str = row["input_file_id"]
@@ -58,8 +58,8 @@ class BatchInput:
     async def validate(
         self, others: Callable[[BatchLine, BatchLine], Iterator[LineFault]] | None = None
     ) -> tuple[int, list[InputError]]:
-        """Counts and validates the lines. Returns their number and the errors. `others` finds further faults in a line,
-        given also the first line.
+        """Counts and validates the lines. Returns their number and the errors. `others` takes a line and the first line
+        of the file, and yields further faults of the line.
         """
         names: set[str] = set()
         total, wrong = 0, list[InputError]()

@@ -36,9 +36,9 @@ log = logging.getLogger("penstock")
 PAGE_LINES = 200
 # Marks a stored result that is not yet translated to the client format.
 RAW_PREFIX = "raw:"
-# Maximum number of polls for a batch that should have ended by now.
+# Maximum number of polls after a cancellation was requested, and of attempts to collect the results.
 MAX_FINAL_POLLS = 60
-# Maximum number of submissions whose response was lost.
+# Maximum number of submissions of one batch that may get no response.
 MAX_LOST_SUBMISSIONS = 3
 RETRY_DELAY_SECONDS = 1.0
 
@@ -56,7 +56,7 @@ class ProviderBatch:
         self._client = client
         self._provider = batch_provider_for(self._job["provider"])(client)
         self._metadata = client.headers.get("x-gateway-metadata")
-        # If an earlier run collected the results, records of some lines may already be written.
+        # If an earlier run collected the results, it may also have written the records of some lines.
         self._again = "collected" in self._job
 
     async def run(self, batch_input: BatchInput) -> str:
@@ -88,14 +88,17 @@ class ProviderBatch:
                 async with self._database.write_transaction() as connection:
                     await connection.execute(update(batches).where(batches.c.id == self._row_id).values(values))
             except UnavailableError as error:
-                # The provider's id of the batch must not be lost, or the batch would be submitted twice.
+                # Tried until it succeeds: if the provider's id of the batch were lost, the batch would be submitted
+                # twice.
                 log.warning("the progress of the batch %s is not saved yet: %s", self._row_id, error)
                 await asyncio.sleep(RETRY_DELAY_SECONDS)
             else:
                 return
 
     async def _submit(self, batch_input: BatchInput) -> str | None:
-        """Submits the batch and returns its id at the provider, or `None` if it was cancelled before."""
+        """Submits the batch and returns its id at the provider. Returns `None` if the batch was cancelled before it was
+        submitted.
+        """
         is_again = "tried" in self._job
         losses = 0
         if not is_again:
@@ -161,7 +164,7 @@ class ProviderBatch:
         await wait_for_event(self.stop, seconds)
 
     async def _collect_with_retries(self) -> None:
-        """Collects the results. Starts from the beginning after each interruption."""
+        """Collects the results. After an interruption, collects all of them again."""
         reason = ""
         for _ in range(MAX_FINAL_POLLS):
             try:
@@ -221,7 +224,7 @@ class ProviderBatch:
                 page = {}
         await self._translate_page(page, book)
         async with self._database.write_transaction() as connection:
-            # Results for lines that the input does not have.
+            # Results that are still raw belong to lines that the input does not have.
             conditions = (batch_lines.c.batch_id == self._row_id, batch_lines.c.content.startswith(RAW_PREFIX))
             await connection.execute(delete(batch_lines).where(*conditions))
         counts = {"completed": await self._count_lines(failed=False), "failed": await self._count_lines(failed=True)}

@@ -1,5 +1,5 @@
-"""Guardrails and overrides of a batch that a provider runs. The gateway does not see its requests, so it must know before
-the lines leave that nothing should check or change them.
+"""Guardrails and parameter overrides for a batch that a provider runs. They could not act on the batch, because its
+requests do not pass the gateway. The gateway therefore rejects a batch to which any of them applies.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class GuardrailDeniedError(RequestRejectedError):
-    """A guardrail or config keeps the batch from its provider."""
+    """A guardrail or config applies to the batch, so the batch must not be sent to its provider."""
 
 
 class AppliedGuardrail(msgspec.Struct, frozen=True):
@@ -31,7 +31,7 @@ class AppliedGuardrail(msgspec.Struct, frozen=True):
 
     @property
     def must_see_lines(self) -> bool:
-        """True if the batch must not run without it: it denies or changes requests or responses."""
+        """True if the batch must not run without this guardrail, which denies or changes requests or responses."""
         return (self.deny or self.changes) and not self.is_async and not self.dry_run
 
 
@@ -43,13 +43,15 @@ class ExplainedTarget(msgspec.Struct, frozen=True):
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """What the gateway would do with a request of the batch."""
+    """Targets, guardrails and overrides that the gateway would use for a request of the batch."""
 
     targets: list[ExplainedTarget]
 
 
 async def require_unguarded(client: BatchClient, batch_input: BatchInput) -> None:
-    """Raises a `GuardrailDeniedError` if guardrails or overrides apply, which the provider's batch would bypass."""
+    """Raises a `GuardrailDeniedError` if guardrails or overrides apply to the batch. A batch at the provider would
+    bypass them.
+    """
     first = await anext(aiter(batch_input.requests()), None)
     if first is None:
         return

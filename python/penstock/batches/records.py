@@ -1,5 +1,5 @@
-"""Billing records of batch lines that ran in a batch of the provider. Contain the usage of each line and its cost at
-batch prices.
+"""Writes billing records for the lines of a batch that a provider ran. A record contains the usage of a line and its
+cost at batch prices.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock")
 
-# Number of attempts to write to the spool before records are lost.
+# Maximum number of attempts to write records to the spool. After the last one, the records are lost.
 MAX_WRITE_ATTEMPTS = 60
 RETRY_DELAY_SECONDS = 1.0
 # Value of `source` in the records.
@@ -41,7 +41,7 @@ class BatchInfo(NamedTuple):
     # Metadata header of the request that created the batch.
     metadata: str | None
     ended_at: int
-    # Fields of the batch's records that name their owners.
+    # Columns of the batch's row that name its owners: `organisation_id` and `workspace_id`.
     owner: Mapping[str, Any] = {}
 
 
@@ -57,7 +57,7 @@ class BatchBilling:
     """Writes the records of one batch. Loads prices only when the first line is written."""
 
     def __init__(self, batch: BatchInfo, dependencies: BatchDependencies) -> None:
-        """Stores the batch; loads nothing yet."""
+        """Stores the batch and its dependencies. `write_records` loads the prices."""
         self._batch = batch
         self._places = dependencies
         self._ledger: BatchRecorder | None = None
@@ -65,8 +65,8 @@ class BatchBilling:
         self._fields: dict[str, Any] = {"source": SOURCE, **batch.owner}
 
     async def write_records(self, responses: Iterable[AnsweredLine], *, again: bool) -> None:
-        """Writes the records of these lines together. If `again` is true, skips them if an earlier run has already
-        written them.
+        """Writes the records of these lines together. If `again` is true, skips lines whose records an earlier run has
+        written.
         """
         all_responses = list(responses)
         if not all_responses or not self._places.settings.records.enabled:

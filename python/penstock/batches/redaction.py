@@ -1,4 +1,6 @@
-"""Redaction of credentials in what a batch's provider returns. Some providers repeat the credential that they reject."""
+"""Redaction of credentials in what a batch's provider returns. Some providers repeat the credential that they
+reject.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,9 @@ if TYPE_CHECKING:
     from penstock.secrets.references import SecretCache
     from penstock.secrets.vault import Vault
 
-# Shorter texts also occur as parts of ordinary words.
+# Minimum length of a redacted secret. A shorter one could also be a part of an ordinary word.
 MIN_SECRET_CHARS = 8
-# Field with extra headers of any name, so all of its values count as secret.
+# Field with additional headers. Their names do not show which of them is a credential, so all values count as secret.
 CUSTOM_HEADERS_FIELD = "custom-headers"
 SLUG_HEADERS = ("x-gateway-virtual-key",)
 

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock")
 
 POLL_INTERVAL_SECONDS = 2.0
-# A node that does not renew its lease for this long is considered dead.
+# Validity of a lease. If a node does not renew it in this time, another node may run the batch.
 LEASE_MS = 30_000
 PURGE_INTERVAL_SECONDS = 60.0
 PAGE, MOST_DELETED = 200, 500
@@ -93,7 +93,8 @@ class BatchRunner:
         self._database = services.database
         self._blobs = blobs
         self._figures = figures
-        # A new id at each start, so leases of the previous process do not count as leases of this one.
+        # Id of this process in leases. It is new at each start, so that leases of the previous process do not count as
+        # its own.
         self._me = new_id()
         self._rung = asyncio.Event()
         self._running: dict[str, asyncio.Task[None]] = {}
@@ -126,8 +127,8 @@ class BatchRunner:
                     await self._poll()
                 except PenstockError as error:
                     log.warning("batches wait: %s", error)
-                # With an embedded store, only this process creates batches, and it calls `notify`. Frequent polling is
-                # unnecessary.
+                # With an embedded store, only this process creates batches, and it calls `notify`. It therefore need
+                # not poll often.
                 is_quiet = self._database.embedded and not self._running
                 await wait_for_event(self._rung, PURGE_INTERVAL_SECONDS if is_quiet else POLL_INTERVAL_SECONDS)
                 self._rung.clear()
@@ -173,7 +174,7 @@ class BatchRunner:
         for row_id, task in self._running.items():
             row = rows.get(row_id)
             if row is None:
-                # The batch may also have ended just now.
+                # Another node claimed the batch, or it was deleted, or it has just ended.
                 task.cancel()
             elif (row.status == CANCELLING or row.expires_at <= now()) and row_id in self._stops:
                 self._stops[row_id].set()
@@ -202,7 +203,7 @@ class BatchRunner:
         try:
             await self._run_steps(row_id)
         except (BatchClaimLostError, UnavailableError) as error:
-            # Another run continues: on the node that claimed the batch, or on any node once the store is available
+            # The batch is not lost: the node that claimed it continues, or any node does once the store is available
             # again.
             log.warning("stopped running the batch %s on this node: %s", row_id, error)
         except NotFoundError as error:
@@ -223,8 +224,8 @@ class BatchRunner:
             await self._set_status(row_id, FAILED, ACTIVE_STATUSES, errors=[msgspec.to_builtins(reason)])
 
     async def _run_steps(self, row_id: str) -> None:
-        """Moves the batch from status to status. Stores each status before its work begins, so that a later run can
-        resume there.
+        """Moves the batch from status to status. Stores each status before the work of this status begins, so that a
+        later run can resume there.
         """
         row = await self._load_row(row_id)
         if row["status"] == VALIDATING:
@@ -264,7 +265,7 @@ class BatchRunner:
         also: Mapping[str, int] | None = None,
         **more: Any,  # noqa: ANN401 - columns
     ) -> Row:
-        """Sets the status of a batch if its current status is in `among`. Returns the row as it is afterwards."""
+        """Sets the status of a batch if its current status is in `among`. Returns the resulting row, changed or not."""
         async with self._database.write_transaction() as connection:
             row = await self._load_claimed(connection, row_id, lock=True)
             if row["status"] in among:
@@ -282,8 +283,8 @@ class BatchRunner:
         return await self._set_status(row["id"], IN_PROGRESS, (VALIDATING,), total=total)
 
     async def _line_checker(self, job: Mapping[str, Any]) -> Callable[[BatchLine, BatchLine], Iterator[LineFault]]:
-        """Returns a function that finds what the batch's provider cannot run in a line. Lines that the gateway sends
-        itself are checked by the edge.
+        """Returns a function that yields the reasons why the batch's provider cannot run a line. It is not for lines
+        that the gateway sends itself, which the edge checks.
         """
         provider, models = batch_provider_for(job["provider"]), None
         if integration_id := job.get("integration_id"):
@@ -319,7 +320,9 @@ class BatchRunner:
     async def _collect_secrets(
         self, connection: AsyncConnection, row: Row, headers: Mapping[str, str]
     ) -> SecretRedactor:
-        """Returns a redactor for the credentials that the batch uses, because providers may repeat them in responses."""
+        """Returns a redactor for the credentials that the batch uses, because providers may repeat them in
+        responses.
+        """
         texts = list(secrets_in_headers(headers))
         slug = (headers.get(f"{HEADER_PREFIX}virtual-key") or headers.get(f"{HEADER_PREFIX}provider", "")).removeprefix(
             "@"
@@ -405,7 +408,7 @@ class BatchRunner:
             after = rows[-1].number
 
     async def _purge_expired(self) -> None:
-        """Deletes expired files, except the inputs of active batches, and batches that ended long ago."""
+        """Deletes batches that ended long ago, and expired files. The inputs of active batches stay."""
         read = select(batches.c.input_file_id).where(batches.c.status.in_(ACTIVE_STATUSES))
         old = select(files.c.id).where(files.c.expires_at < now(), files.c.id.not_in(read)).limit(MOST_DELETED)
         async with self._database.read_connection() as connection:

@@ -54,7 +54,7 @@ class BlobFolder:
             raise _storage_error(error) from None
 
     async def delete(self, *names: str) -> None:
-        """Deletes those of the blobs that exist."""
+        """Deletes the blobs; ignores names without a blob."""
         try:
             await asyncio.to_thread(self._delete_files, names)
         except OSError as error:
@@ -77,7 +77,7 @@ class BlobFolder:
 
 
 def _remove_file(name: str) -> None:
-    # A single system call, so it does not need a thread.
+    # Called without a thread: removing a file is a single system call.
     Path(name).unlink(missing_ok=True)
 
 

@@ -22,21 +22,21 @@ CHUNK_BYTES = 256 * 1024
 PART_BYTES = 8 * 1024 * 1024
 MISSING_CODES = frozenset({"NoSuchKey", "404", "NotFound"})
 PROBE_NAME = ".penstock-probe"
-# Calls beyond this wait, which counts towards their timeout.
+# Maximum number of simultaneous connections. Further calls wait for one, which counts towards their timeout.
 MAX_CONNECTIONS = 50
-# Keys per request that deletes several objects, as the API allows.
+# Maximum number of objects that one request deletes or lists. The API allows no more.
 DELETE_BATCH = 1000
-# Time to remove the parts of a failed upload. The upload's error is reported afterwards.
+# Maximum time to remove the parts of a failed upload. The error of the upload is raised after that.
 CLEANUP_SECONDS = 5.0
-# Error of a range in an empty object.
+# Error code for a request of a byte range in an empty object.
 EMPTY_CODE = "InvalidRange"
 BUSY_CODES = frozenset({"SlowDown", "ServiceUnavailable", "InternalError", "RequestTimeout"})
 SERVER_ERROR = 500
 
 
 class S3Options(NamedTuple):
-    """Bucket, prefix of all names in it, and how the service is reached. Empty values leave the choice to the AWS
-    environment.
+    """Bucket, prefix of all names in it, and access to the service. For an empty value, the AWS client reads its own
+    environment variables and files.
     """
 
     bucket: str
@@ -47,7 +47,7 @@ class S3Options(NamedTuple):
     secret_access_key: str = ""
     timeout_seconds: float = 15.0
     ca_file: str = ""
-    # Attempts of a call, all within the timeout.
+    # Maximum number of attempts of a call. All of them together must end within the timeout.
     attempts: int = 1
     # Name of the setting with the URL of the bucket, for error messages.
     setting: str = "log_store.bodies"
@@ -110,8 +110,8 @@ class S3Bucket:
         await self._call("put_object", name, Body=content)
 
     async def read(self, name: str) -> AsyncIterator[bytes]:
-        """Yields the content of a blob in chunks. Fetches a part at a time, so that a slow reader holds no connection
-        open. Raises `UnavailableError` if the blob is replaced meanwhile.
+        """Yields the content of a blob in chunks. Fetches one part per request, so that a slow reader does not occupy a
+        connection. Raises `UnavailableError` if the blob is replaced meanwhile.
         """
         at, size, same = 0, 1, dict[str, str]()
         while at < size:
@@ -130,7 +130,9 @@ class S3Bucket:
     async def _fetch_range(
         self, name: str, offset: int, length: int, *, is_start: bool = False, **more: str
     ) -> tuple[bytes, int, str]:
-        """Returns a range of bytes, the size of the blob, and its entity tag. With `is_start` the blob may be empty."""
+        """Returns a range of bytes, the size of the whole blob, and its entity tag. With `is_start`, an empty blob is
+        no error.
+        """
 
         async def fetch(client: Any) -> tuple[bytes, int, str]:  # noqa: ANN401 - the client is generated
             span = f"bytes={offset}-{offset + length - 1}"
@@ -149,7 +151,7 @@ class S3Bucket:
         return await self._guard(fetch)
 
     async def delete(self, *names: str) -> None:
-        """Deletes those of the blobs that exist."""
+        """Deletes the blobs; ignores names without a blob."""
         if len(names) == 1:
             await self._call("delete_object", names[0])
             return
@@ -160,8 +162,8 @@ class S3Bucket:
                 raise self._unavailable(f"refused to delete an object: {failed[0].get('Code', '')}", is_temporary=False)
 
     async def sign_url(self, name: str, filename: str, media_type: str, seconds: int) -> str:
-        """Returns a URL at which anyone can download a blob for some time, under this file name. It ends earlier with
-        temporary credentials.
+        """Returns a URL at which anyone can download a blob for `seconds`, under the name `filename`. If it is signed
+        with temporary credentials, it ends with them.
         """
         location = {"Bucket": self.options.bucket, "Key": self._prefix + name}
         fields = {"ResponseContentType": media_type, "ResponseContentDisposition": f'attachment; filename="{filename}"'}
@@ -203,7 +205,7 @@ class S3Bucket:
         await self.put_bytes(PROBE_NAME, b"")
 
     async def close(self) -> None:
-        """Closes the connections after the remains of failed uploads were removed."""
+        """Waits until the parts of failed uploads are removed, then closes the connections."""
         if self._cleanups:
             await asyncio.wait(self._cleanups)
         await self._stack.aclose()
@@ -217,7 +219,7 @@ class S3Bucket:
         return {"PartNumber": number, "ETag": response["ETag"]}
 
     async def _clean_up(self, name: str, upload: str | None, *, is_visible: bool) -> None:
-        # A lifecycle rule of the bucket removes uploads that cannot be aborted.
+        # An upload that cannot be aborted stays until a lifecycle rule of the bucket removes it.
         with suppress(UnavailableError, NotFoundError, TimeoutError):
             async with asyncio.timeout(CLEANUP_SECONDS):
                 if upload:
@@ -237,7 +239,7 @@ class S3Bucket:
 
     async def _guard(self, call: Any) -> Any:  # noqa: ANN401 - as above
         try:
-            # Loading the description of the service for the first time is not part of the call.
+            # Outside the timeout, because the first call loads the description of the service, which takes long.
             client = await self._open_client()
             async with asyncio.timeout(self.options.timeout_seconds):
                 return await call(client)
@@ -268,9 +270,9 @@ class S3Bucket:
                     read_timeout=options.timeout_seconds,
                     max_pool_connections=MAX_CONNECTIONS,
                     retries={"total_max_attempts": options.attempts, "mode": "standard"},
-                    # The older signature of signed URLs does not work in newer regions.
+                    # The default signature of signed URLs is an older one, which newer regions reject.
                     signature_version="s3v4",
-                    # Compatible services rarely have a host name for each bucket, nor the newer checksums.
+                    # Compatible services rarely support a host name for each bucket, or the newer checksums.
                     s3={"addressing_style": "path" if options.endpoint_url else "auto"},
                     request_checksum_calculation="when_required",
                     response_checksum_validation="when_required",

@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     from penstock.settings import Settings
     from penstock.settings.secret import Secret
 
-# The edge waits 30 seconds for a response of the management API.
+# Timeout of a storage call. It is shorter than the 30 seconds that the edge waits for a response of the management API.
 MAX_CALL_SECONDS = 15.0
-# A batch or an export should not fail because a bucket is busy for a moment.
+# Attempts of a storage call: a batch or an export should not fail because a bucket is busy for a moment.
 CALL_ATTEMPTS = 3
 
 
-# Routes receive it as a dependency, whose type is checked at runtime.
+# The web framework checks at runtime that a route's dependency has this type.
 @runtime_checkable
 class BlobStore(Protocol):
-    """Blobs by name. They are read and written in chunks, so that large ones need little memory. All methods raise
-    `UnavailableError` if the storage fails.
+    """Storage of blobs by name. Blobs are read and written in chunks, so that large ones need little memory. All
+    methods raise `UnavailableError` if the storage fails.
     """
 
     async def put(self, name: str, chunks: AsyncIterator[bytes]) -> int:
@@ -34,16 +34,16 @@ class BlobStore(Protocol):
         ...
 
     def read(self, name: str) -> AsyncIterator[bytes]:
-        """Yields the content of a blob in chunks. Raises `NotFoundError` if there is none of this name."""
+        """Yields the content of a blob in chunks. Raises `NotFoundError` if no blob has this name."""
         ...
 
     async def delete(self, *names: str) -> None:
-        """Deletes those of the blobs that exist."""
+        """Deletes the blobs; ignores names without a blob."""
         ...
 
     async def sign_url(self, name: str, filename: str, media_type: str, seconds: int) -> str | None:
-        """Returns a URL at which anyone can download a blob for some time, under this file name. Returns `None` if the
-        storage has no such URLs.
+        """Returns a URL at which anyone can download a blob for `seconds`, under the name `filename`. Returns `None` if
+        the storage has no such URLs.
         """
         ...
 
@@ -81,7 +81,7 @@ def open_body_bucket(settings: Settings) -> S3Bucket | None:
         **_credentials(log_store.s3_access_key_id, log_store.s3_secret_access_key),
     }
     seconds = log_store.connection_timeout_ms / 1000
-    # The circuit breaker decides about repetition, and counts each failure.
+    # No retries here: the log worker's circuit breaker must count each failure, and decides when to try again.
     return _open_bucket(
         settings, log_store.bodies, access, timeout_seconds=seconds, attempts=1, setting="log_store.bodies"
     )

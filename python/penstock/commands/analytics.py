@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     import zoneinfo
     from collections.abc import Mapping, Sequence
 
-# Groups by their name on the command line. `metadata.team` groups by a metadata key.
+# Path of each group in the API, by its name on the command line. A name such as `metadata.team` groups by a metadata
+# key.
 GROUPS = {
     "model": "model",
     "key": "api_key",
@@ -39,23 +40,24 @@ GROUPS = {
     "guardrail": "guardrail",
     "guardrail-check": "guardrail_check",
 }
-# Groups whose value has another name in a row.
+# Field of a row with the value of its group, for groups whose field has another name.
 GROUP_KEYS = {"users": "user", "prompt-versions": "prompt_version"}
-# Figures that only groups of guardrails have.
+# Columns that only the groups of guardrails have.
 VERDICTS = ("passed", "failed", "denied", "would_deny", "skipped", "errors")
 METADATA_PREFIX = "metadata."
-# More buckets without requests in a row than this are shown as one line.
+# Maximum number of consecutive empty buckets that are shown singly. Longer periods without requests are one line.
 MAX_EMPTY_ROWS = 2
 DEFAULT_GROUPS, DEFAULT_TIMES = 20, 60
-# Figures from this size on are shown without digits after the point.
+# Figures of at least this size are shown without decimals.
 MIN_ROUNDED = 100
 PARTIAL_HINT = "these figures are of one node only; each node has a log store of its own"
 UNPRICED_HINT = "{} requests have no price, and their cost is not included; hint: penstock analytics unpriced"
 
 
 class Measure(msgspec.Struct, frozen=True):
-    """What `penstock analytics` shows: a graph, the figure of it that is drawn, and the columns of groups, of which the
-    first is drawn. `is_lowest_first` sorts groups by the lowest figure.
+    """What `penstock analytics` shows for a measure. `graph` is its graph and `field` the figure that is drawn.
+    `columns` are the columns of its groups, of which the first is drawn. With `is_lowest_first`, the group with the
+    lowest figure comes first.
     """
 
     graph: str
@@ -66,7 +68,7 @@ class Measure(msgspec.Struct, frozen=True):
 
     @property
     def head(self) -> str:
-        """Head of the column of bars."""
+        """Heading of the column with the bars."""
         name = SHORT_NAMES.get(self.field or "", self.field)
         return f"{name} ({self.unit})" if self.unit else name or ""
 
@@ -93,11 +95,12 @@ MEASURES = {
     "guardrails-latency": Measure("guardrails/latency", "p90", "ms"),
 }
 CACHE_SUMMARY, UNPRICED = "cache", "unpriced"
-# Figures in cents, by the graph or group that they are in.
+# Graph whose figures are in cents.
 COST_GRAPH = "cost"
+# Figures in cents in other graphs and groups.
 COST_FIGURES = frozenset({"cost", "cumulative_simple_cache_savings", "cumulative_semantic_cache_savings"})
 PERCENTAGES = frozenset({"rate", "success_rate", "cache_hit_rate"})
-# Figures with long names in the API.
+# Shorter headings for figures with long names in the API.
 SHORT_NAMES = {
     "cumulative_simple_cache_savings": "saved",
     "cumulative_semantic_cache_savings": "saved_semantic",
@@ -181,7 +184,7 @@ def analytics(
 
 
 def _find_group(measure: str, group: str) -> tuple[str, str]:
-    """Returns the path of a group, and the name of its value in a row."""
+    """Returns the API path of a group, and the name of the field that has the group's value in each row."""
     if measure not in MEASURES or not MEASURES[measure].columns:
         allowed = ", ".join(name for name, measure in MEASURES.items() if measure.columns)
         raise click.BadParameter(f"{measure} has no groups; allowed are {allowed}", param_hint="--by")
@@ -208,7 +211,7 @@ def _show_graph(response: Mapping[str, Any], measure: Measure, zone: zoneinfo.Zo
     is_over_time = "timestamp" in points[0]
     if is_over_time and any(values):
         click.echo(draw_sparkline(values))
-    # Points have different fields if they list observed values.
+    # A point has a field for each value that was observed in it, so the points may have different fields.
     names = list(dict.fromkeys(name for point in points for name in point if name != "timestamp"))
     names.sort(key=lambda name: (" " not in name, name if " " in name else ""))
     largest = max(values)
@@ -299,7 +302,7 @@ def _show_unpriced(response: Mapping[str, Any], zone: zoneinfo.ZoneInfo) -> None
 
 
 def _format_group_figure(row: Mapping[str, Any], name: str) -> str:
-    # Some groups of the API have their figures as strings.
+    # The API returns the figures of some groups as strings.
     value = float(row[name]) if isinstance(row.get(name), str) else row.get(name)
     if name == "cost" and not value and row.get("unpriced_requests"):
         return "-"

@@ -1,4 +1,4 @@
-"""Options of the CLI commands that name the gateway and the key, and the client or settings that they lead to."""
+"""Connection options of the CLI commands: the URL of the gateway and the API key. Opens the client for them."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ _API_KEY_OPTION = click.option(
 
 
 def with_connection_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the options that name the gateway and the key."""
+    """Adds the options `--url` and `--api-key` to a command."""
     return _URL_OPTION(_API_KEY_OPTION(command))
 
 
 @contextmanager
 def open_remote(url: str, api_key: str) -> Generator[ManagementClient]:
-    """Opens a client of the gateway."""
+    """Opens a client for the management API of a gateway."""
     # Imported here: the HTTP client takes longer to load than most commands take to run.
     from penstock.remote import ManagementClient  # noqa: PLC0415 - loads slowly
 

@@ -1,4 +1,4 @@
-"""CLI commands for limits: which budgets are close to their limit, what limits refused, and what a policy would refuse."""
+"""CLI commands for limits: list budgets close to their limit, list refused requests, and simulate a policy."""
 
 from __future__ import annotations
 

@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 PERIOD_UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 LOG_COLUMNS = ("status", "provider", "model", "tokens", "cost", "ms", "id")
-# Fields of `penstock logs show`, by their names in the metrics of a log.
+# Fields that `penstock logs show` prints. They have these names in the `metrics` of a log.
 SHOWN_FIELDS = (
     *("ai_org", "ai_model", "virtual_key", "config", "mode", "last_used_option_index", "cache_status"),
     *("retry_success_count", "req_units", "res_units", "total_units", "response_time", "upstream_response_time"),
     *("gateway_processing_time", "workspace_slug", "api_key_id", "trace_id", "span_id", "span_name", "source"),
 )
-# Columns of the attempts, by the names of their fields.
+# Headings of the table of attempts, by the field of an attempt that each column shows.
 ATTEMPT_COLUMNS = {
     "target": "target",
     "provider": "provider",
@@ -44,7 +44,7 @@ ATTEMPT_COLUMNS = {
     "duration": "ms",
     "error": "error",
 }
-# Characters of a body that are shown without `--json`.
+# Maximum number of characters of a body that are shown without `--json`.
 MAX_BODY_CHARS = 4000
 MAX_MINUTES = 10_000
 
@@ -58,7 +58,7 @@ def parse_period(text: str) -> timedelta:
 
 
 class TimeType(click.ParamType[datetime]):
-    """A date, or a time; in UTC unless it names another zone."""
+    """Option type for a date or a time. It is in UTC unless it contains another zone."""
 
     name = "time"
 
@@ -74,12 +74,12 @@ class TimeType(click.ParamType[datetime]):
 
 
 class ZoneType(click.ParamType[zoneinfo.ZoneInfo]):
-    """A time zone."""
+    """Option type for a time zone."""
 
     name = "zone"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> zoneinfo.ZoneInfo:  # noqa: ANN401 - click says no more
-        """Finds the zone."""
+        """Returns the time zone with this name."""
         if isinstance(value, zoneinfo.ZoneInfo):
             return value
         try:
@@ -142,7 +142,7 @@ def build_query(options: Mapping[str, Any], **more: object) -> str:
 
 
 def format_time(text: str, zone: zoneinfo.ZoneInfo) -> str:
-    """Shows a time of the API to the second: `2026-11-20 12:00:00`."""
+    """Formats a time of the API to the second in a time zone, such as `2026-11-20 12:00:00`."""
     return datetime.fromisoformat(text).astimezone(zone).strftime("%Y-%m-%d %H:%M:%S")
 
 
@@ -234,7 +234,9 @@ def _show_attempts(attempts: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _show_decisions(steps: Sequence[Mapping[str, Any]]) -> None:
-    """Prints why the request went where it went, a step per line: its name, its place in the config, all else."""
+    """Prints the routing decisions of a request, one step per line: its name, its path in the config, and its other
+    fields.
+    """
     if steps:
         click.echo("\ndecisions")
         rows = [
@@ -305,7 +307,7 @@ def tail_logs(url: str, api_key: str, **options: Any) -> None:  # noqa: ANN401 -
 
 
 def _format_tail_line(row: Sequence[str]) -> str:
-    """Returns a line with aligned columns, although the later lines are not known yet."""
+    """Returns a line whose columns have fixed widths, because the widths of later lines are unknown."""
     time, status, provider, model, tokens, cost, took, log_id = map(clean_text, row)
     return f"{time}  {status:>8}  {provider:12}  {model:24}  {tokens:>9}  {cost:>11}  {took:>8}  {log_id}"
 

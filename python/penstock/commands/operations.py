@@ -1,4 +1,5 @@
-"""CLI commands for the machine of a gateway: check the installation, back up, restore, and shell completion."""
+"""CLI commands that run on the machine of the gateway: check the installation, back up, restore, and shell completion.
+"""
 
 from __future__ import annotations
 
@@ -112,7 +113,7 @@ def restore(config: str | None, file: Path, *, as_json: bool) -> None:
 
 
 def _progress(stack: ExitStack, label: str) -> Callable[[int], Callable[[int], None]]:
-    """Returns a function that shows a progress bar on a terminal."""
+    """Returns a function that starts a progress bar, if standard error is a terminal."""
 
     def start(total: int) -> Callable[[int], None]:
         if not total or not sys.stderr.isatty():

@@ -48,9 +48,9 @@ class Change(NamedTuple):
     is_partial: bool
     is_new: bool
     document: JsonObject
-    # True if more than the labels differs.
+    # True if anything except the labels differs.
     has_content: bool
-    # True if the file names the labels of the version.
+    # True if the file lists the labels that the version should have.
     has_labels: bool
     lines: list[str]
 
@@ -61,7 +61,7 @@ class Change(NamedTuple):
 
 
 def _find_changes(files: PromptFolder, stored: PromptFolder) -> Iterator[Change]:
-    """Yields what a push would change, in the order in which it is saved: partials first."""
+    """Yields the files that differ from the gateway, in the order in which a push saves them: partials first."""
     for slug, document in files.partials.items():
         yield from _compare(slug, document, stored.partials.get(slug), is_partial=True)
     for slug, document in files.prompts.items():
@@ -212,7 +212,7 @@ def _save_partial(
 
 
 def _put_labels(remote: ManagementClient, path: str, query: str, requested: list[str]) -> None:
-    """Gives the newest version of a prompt these labels, and no others."""
+    """Sets the labels of the newest version of a prompt to exactly these."""
     version = remote.request("GET", path + query)
     present = {label["name"] for label in version["prompt_version_labels"]}
     place = f"{path}/versions/{version['prompt_version_id']}{query}"
@@ -230,7 +230,7 @@ def _read_stored(remote: ManagementClient, workspace: str | None) -> PromptFolde
         path: [row for row in remote.iter_rows(f"{path}{query}") if row["status"] == "active"]
         for path in ("/v1/prompts", "/v1/prompts/partials")
     }
-    # Two workspaces may have the same slug, which is the name of one file.
+    # Prompts of two workspaces may have the same slug, but a slug is the name of only one file.
     workspaces = sorted({str(row["workspace_id"]) for rows in listed.values() for row in rows})
     if workspace is None and len(workspaces) > 1:
         message = f"several workspaces have prompts; choose one: --workspace {', --workspace '.join(workspaces[:10])}"

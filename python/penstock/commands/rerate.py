@@ -23,7 +23,9 @@ COST_DIGITS = 7
 
 
 class RatedModel(msgspec.Struct, kw_only=True):
-    """Sums over all parts of the range. Costs are in cents."""
+    """Figures of one model, summed over the parts of the time range. Each part is re-rated by one request. Costs are in
+    cents.
+    """
 
     ai_org: str
     ai_model: str
@@ -35,7 +37,7 @@ class RatedModel(msgspec.Struct, kw_only=True):
     new_cost: float = 0
 
     def add(self, part: Mapping[str, Any]) -> None:
-        """Adds the figures of one part."""
+        """Adds the figures of one part of the time range."""
         for name in COUNTS:
             setattr(self, name, getattr(self, name) + part[name])
         for name in COSTS:

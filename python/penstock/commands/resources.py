@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 def prints_field(name: str, prefix: str = "") -> Callable[[Callable[..., dict[str, Any]]], Callable[..., None]]:
-    """Makes a command print one field of the object that it returns, or with `--json` the whole object. Warnings in the
-    object go to standard error.
+    """Makes a command print one field of the object that it returns. With `--json`, it prints the whole object.
+    Warnings in the object go to standard error.
     """
 
     def decorate(command: Callable[..., dict[str, Any]]) -> Callable[..., None]:
@@ -74,7 +74,7 @@ def _list_rows(connection: tuple[str, str], path: str, columns: tuple[str, ...],
 
 
 def _delete(connection: tuple[str, str], path: str, name: str, *, as_json: bool) -> None:
-    """Deletes an object. Prints nothing but the JSON that was asked for."""
+    """Deletes an object. Prints nothing, except JSON with `--json`."""
     with open_remote(*connection) as remote:
         remote.request("DELETE", f"{path}/{quote_path_segment(name)}")
     if as_json:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 
-# With fewer steps the command ends before a progress bar is of use.
+# Minimum number of steps for a progress bar. With fewer, the command ends before the bar would help.
 MIN_PROGRESS_STEPS = 10
 # First line of an exported file.
 EXPORT_HEADER = "# Credentials are masked. A mask keeps the stored credential; where none is stored, replace the mask with ${NAME}.\n"
@@ -123,7 +123,7 @@ def _with_progress_bar(label: str, steps: list[Item]) -> Iterator[Item]:
 def _yaml_codec() -> Any:  # noqa: ANN401 - its types are not published
     from ruamel.yaml import YAML  # noqa: PLC0415 - loads slowly
 
-    # ruamel.yaml does not declare all of its attributes, so the type is `Any`.
+    # The type is `Any`, because ruamel.yaml does not declare all of its attributes.
     yaml: Any = YAML(typ="safe", pure=True)
     yaml.default_flow_style = False
     yaml.sort_base_mapping_type_on_output = False
@@ -153,12 +153,12 @@ def _load_yaml(file: Any) -> dict[str, Any]:  # noqa: ANN401 - click says no mor
 
 
 def _parse_yaml(text: str) -> object:
-    """Parses YAML. JSON is YAML too, and its own parser is a hundred times as fast."""
+    """Parses YAML. JSON is YAML too, so it is parsed by the JSON parser, which is a hundred times as fast."""
     if text.startswith("{"):
         try:
             return msgspec.json.decode(text)
         except msgspec.DecodeError:
-            # YAML in the flow style begins with the same character.
+            # Not JSON: YAML in the flow style also begins with `{`.
             pass
     return _yaml_codec().load(text)
 

@@ -32,7 +32,7 @@ def format_cost(cents: float) -> str:
     sign, dollars = "-" if dollars < 0 else "", abs(dollars)
     if dollars >= 1 or not dollars:
         return f"{sign}${dollars:,.2f}"
-    # Two digits that count; the smallest cost is a billionth of a dollar.
+    # Shows at least two significant digits. The smallest possible cost is a billionth of a dollar.
     for digits in range(4, 10):
         if dollars >= 10 ** (1 - digits):
             return f"{sign}${dollars:.{digits}f}"
@@ -48,7 +48,9 @@ def draw_bar(value: float, largest: float, width: int = BAR_WIDTH) -> str:
 
 
 def draw_sparkline(values: Sequence[float], width: int = SPARKLINE_WIDTH) -> str:
-    """Draws a line of one character for each value, or for the largest of several values; a space means zero."""
+    """Draws one character for each value. If there are more values than `width`, a character stands for the largest of
+    several. A space means zero.
+    """
     count = min(len(values), width)
     bounds = [len(values) * at // count for at in range(count + 1)] if count else []
     columns = [max(values[start:end]) for start, end in itertools.pairwise(bounds)]
@@ -86,7 +88,9 @@ def _print_line(cells: Sequence[str], widths: Sequence[int], numeric: Sequence[b
 
 
 def clean_text(text: str) -> str:
-    """Replaces characters that a terminal would obey. Clients choose the names of models, users and metadata."""
+    """Replaces control characters, on which a terminal would act. Clients choose the names of models, users and
+    metadata.
+    """
     return text if text.isprintable() else "".join(letter if letter.isprintable() else "�" for letter in text)
 
 
@@ -95,7 +99,7 @@ def _width(text: str) -> int:
 
 
 def print_result(text: str, fields: Mapping[str, Any], *, as_json: bool) -> None:
-    """Prints what a command did: one line of text, or with `--json` its fields."""
+    """Prints the result of a command: `text`, or with `--json` its `fields`."""
     if as_json:
         print_json(dict(fields))
     else:

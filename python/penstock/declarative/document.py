@@ -21,8 +21,8 @@ JsonObject = dict[str, Any]
 ENV_REFERENCE_PATTERN = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 # Fields of a policy that the gateway computes and no user sets.
 COMPUTED_FIELDS = ("next_rotation_at", "next_usage_reset_at", "status")
-# Fields that are compared literally. Not every masked value in them is secret, so a value that the document gives in
-# clear is always sent.
+# Fields that are compared literally, so that a value in clear text always differs from a stored mask and is sent. Not
+# every masked value in them is a secret.
 LITERAL_FIELDS = ("config",)
 NO_STORED_VALUE = "is masked, and there is nothing yet that the mask could stand for; hint: ${NAME}"
 MASK_MISMATCH = "is masked, and is not the mask of the stored value; hint: ${NAME}"
@@ -74,7 +74,9 @@ def omit_computed(limits: object) -> object:
 
 
 def diff_fields(desired: Mapping[str, Any], stored: Mapping[str, Any]) -> JsonObject:
-    """Returns the wanted fields that differ. Empty, null and missing values are equal, also inside a field."""
+    """Returns the fields of `desired` that differ from `stored`. Empty, null and missing values are equal, also inside
+    a field.
+    """
     return {name: value for name, value in desired.items() if _field_differs(name, value, stored.get(name))}
 
 
@@ -96,7 +98,9 @@ def _normalise(value: object) -> object:
 
 
 def _values_match(desired: object, stored: object) -> bool:
-    """Returns true if the values are equal. Of a stored credential only the mask is known, so its mask is compared."""
+    """Returns true if the values are equal. The gateway returns only the mask of a stored credential, so masks are
+    compared.
+    """
     if isinstance(stored, str) and MASK_TEXT in stored:
         return desired == stored or (
             mask_secret(desired) == stored if isinstance(desired, str) else stored == MASK_TEXT
@@ -127,7 +131,7 @@ def is_expired(resource: Mapping[str, Any]) -> bool:
 
 
 def find_unmatched_masks(path: str, desired: object, stored: object) -> Iterator[Problem]:
-    """Yields a problem for each masked credential that matches no stored value."""
+    """Yields a problem for each mask in the document that is not the mask of the stored credential."""
     if isinstance(desired, dict):
         counterparts = cast("JsonObject", stored) if isinstance(stored, dict) else {}
         for name, item in cast("JsonObject", desired).items():
@@ -145,7 +149,9 @@ def find_unmatched_masks(path: str, desired: object, stored: object) -> Iterator
 
 
 def count_masks(value: object) -> int:
-    """Counts the masked credentials in a document. Keys are not counted, because they are created again in any case."""
+    """Counts the masked credentials in a document. The masks of API keys are not counted, because applying the document
+    creates new keys in any case.
+    """
     if isinstance(value, dict):
         return sum(count_masks(item) for name, item in cast("JsonObject", value).items() if name != "masked")
     if isinstance(value, list):
@@ -156,7 +162,9 @@ def count_masks(value: object) -> int:
 def find_match(
     resource: Mapping[str, Any], stored_rows: list[JsonObject], named_by: tuple[str, ...]
 ) -> JsonObject | None:
-    """Returns the first stored resource that has the same value in one of these fields, or `None`."""
+    """Returns the first stored resource that equals `resource` in one of the fields `named_by`, or `None`. Earlier
+    fields take precedence.
+    """
     for name in named_by:
         for row in stored_rows:
             if resource.get(name) is not None and row.get(name) == resource[name]:
@@ -165,7 +173,7 @@ def find_match(
 
 
 def replace_ids_by_slugs(value: object, slug_by_id: Mapping[str, str]) -> object:
-    """Replaces ids with the slugs of the document."""
+    """Replaces ids anywhere in a value with the slugs in `slug_by_id`."""
     if isinstance(value, dict):
         return {name: replace_ids_by_slugs(item, slug_by_id) for name, item in cast("JsonObject", value).items()}
     if isinstance(value, list):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from penstock.remote import ManagementClient
 
 
-# Credential fields of an integration. They are also sent for models without credentials of their own.
+# Credential fields of an integration. The gateway also uses them for models without credentials of their own.
 CREDENTIAL_FIELDS = ("key", "configurations")
 
 
@@ -33,7 +33,7 @@ class Integrations(ResourceKind):
         return f"?type=workspace&workspace_id={workspace['id']}" if workspace else "?type=organisation"
 
     def export_row(self, ground: GatewayState, row: JsonObject) -> JsonObject:
-        """Reads the complete integration, without models that only the public model list contains."""
+        """Reads the complete integration. Omits models that only the public model list contains."""
         remote, path = ground.remote, f"{self.path}/{row['id']}"
         integration = remote.request("GET", path)
         exported = super().export_row(ground, {**integration, "key": integration["masked_key"] or ""})
@@ -55,12 +55,12 @@ class Integrations(ResourceKind):
         return exported
 
     def diff_resource(self, resource: Mapping[str, Any], stored: Mapping[str, Any], *, prune: bool) -> JsonObject:
-        """Returns the fields that differ; of models and workspaces only the rows that differ."""
+        """Returns the fields that differ. For models and workspaces, returns only the rows that differ."""
         rows = {name: self._diff_rows(name, resource, stored, prune=prune) for name in ("models", "workspaces")}
         plain = super().diff_resource(omit_fields(resource, *rows), stored, prune=prune)
         if _have_new_hosts(rows["models"], list_field(stored, "models")):
-            # A new host needs the credentials in the same request. Only someone who has them may choose where they are
-            # sent.
+            # A request that sets a new host must contain the credentials: only a user who has them may choose where
+            # they are sent.
             plain |= _unmasked_fields(resource)
         return {**plain, **{name: row for name, row in rows.items() if row}}
 
@@ -115,7 +115,7 @@ class Integrations(ResourceKind):
         ]
         if updated_models or "allow_all_models" in changed:
             rule = {"allow_all_models": changed["allow_all_models"]} if "allow_all_models" in changed else {}
-            # A new host is a new destination for the credentials, which must then be in the same request.
+            # The gateway accepts a new host only in a request that also contains the credentials.
             sent = credentials if any(map(_custom_host, updated_models)) else {}
             remote.request("PUT", path, {"models": updated_models, **rule, **sent})
 

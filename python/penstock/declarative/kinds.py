@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 ORGANISATION_PATH = "/v1/admin/organisation"
 WORKSPACES_PATH = "/v1/admin/workspaces"
 USERS_PATH = "/v1/admin/users"
-# Usage with which the limits of a new key or workspace begin.
+# Field with the usage at which the limits of a new key or workspace begin.
 INITIAL_USAGE = "initial_usage"
-# Fields of keys that the gateway takes when it creates them, and never returns.
+# Fields of API keys that the gateway accepts only at creation, and never returns.
 CREATION_FIELDS = ("key_sha256", INITIAL_USAGE)
 LIMIT_FIELDS = ("usage_limits", "rate_limits", "expires_at")
 # Fields that contain the name of a provider.
@@ -53,7 +53,7 @@ class GatewayState:
     def __init__(self, remote: ManagementClient, key: str = "") -> None:
         """Reads the lookup tables."""
         self.remote = remote
-        # Mask of the API key in use. Applying a document never deletes this key.
+        # Mask of the API key that this client sends. Applying a document never deletes this key.
         self.own_key = mask_secret(key)
         self.workspaces = list(remote.iter_rows(WORKSPACES_PATH))
         self.slugs = {row["id"]: row["slug"] for row in self.workspaces}
@@ -64,7 +64,7 @@ class GatewayState:
         # The list does not include integrations that belong to virtual keys.
         shared = {row["id"]: row["slug"] for row in remote.iter_rows("/v1/integrations")}
         self.integrations = set(shared.values())
-        # Ids to slugs, for fields where the gateway returns an id and the document has a slug.
+        # Slugs by id of workspaces and integrations. The gateway returns ids in fields where the document has slugs.
         self.named = self.slugs | shared
         self.configs: dict[str, str] = {}
 
@@ -88,12 +88,12 @@ class ResourceKind:
     fields: tuple[str, ...]
     # Fields that are set at creation and cannot be changed.
     fixed: tuple[str, ...] = ("slug",)
-    # Fields among `fixed` that may differ without an error, because resources are matched by them or can exchange them.
+    # Fields among `fixed` that may differ from the stored resource without an error.
     unchecked_fixed: tuple[str, ...] = ("slug",)
     # Fields that contain credentials.
     secret_fields: tuple[str, ...] = ()
     named_by: tuple[str, ...] = ("slug", "name")
-    # True if a new resource gets the slug that the document gives.
+    # True if the gateway creates a resource with the slug in the document, instead of generating one.
     keeps_slug = True
     # Field with the email address of a person, who must already be a user; empty if there is none.
     email_field = ""
@@ -104,19 +104,20 @@ class ResourceKind:
         return ("id", *(name for name in self.fixed if name not in self.fields), *self.fields)
 
     def fixed_values(self, resource: Mapping[str, Any]) -> JsonObject:
-        """Returns the fixed fields that must match, in the spelling that the gateway stores."""
+        """Returns the fixed fields that must equal those of the stored resource, normalised as the gateway stores them.
+        """
         fixed = {name: resource[name] for name in self.fixed if name in resource and name not in self.unchecked_fixed}
         return {
             name: PROVIDER_ALIASES.get(text, text) if name in PROVIDER_FIELDS else text for name, text in fixed.items()
         }
 
     def display_name(self, resource: Mapping[str, Any]) -> str:
-        """Returns the name of a resource, as the plan shows it."""
+        """Returns the name of a resource for the output of the plan."""
         return str(resource.get("name") or next((resource[name] for name in self.named_by if resource.get(name)), "?"))
 
     def match_fields(self, resource: Mapping[str, Any]) -> tuple[str, ...]:
-        """Returns the fields by which a resource is matched. If new resources keep their slug and the document gives
-        one, it is the only field.
+        """Returns the fields by which a resource is matched with a stored one. It is only the slug if the document
+        contains one and `keeps_slug` is true.
         """
         return ("slug",) if self.keeps_slug and resource.get("slug") else self.named_by
 
@@ -140,8 +141,8 @@ class ResourceKind:
         )
 
     def diff_resource(self, resource: Mapping[str, Any], stored: Mapping[str, Any], *, prune: bool) -> JsonObject:  # noqa: ARG002 - for kinds that hold lists
-        """Returns the fields to change. If one of `secret_fields` changes, all of them that are in clear are included:
-        a new destination needs the credentials again.
+        """Returns the fields to change. If one of `secret_fields` changes, includes all of them that are in clear text.
+        The gateway requires the credentials again with a new destination.
         """
         changed = diff_fields({name: resource[name] for name in self.fields if name in resource}, stored)
         if changed.keys() & set(self.secret_fields):
@@ -153,7 +154,9 @@ class ResourceKind:
         return changed
 
     def confirm_changes(self, _ground: GatewayState, _there: JsonObject, changed: JsonObject) -> JsonObject:
-        """Removes changes that only the gateway can compare, if it reports them as equal."""
+        """Removes changes that turn out to be none. Overridden by kinds for which only the gateway can compare the
+        values.
+        """
         return changed
 
     def can_skip_creation(self, _ground: GatewayState, resource: JsonObject) -> bool:
@@ -199,7 +202,7 @@ class Users(ResourceKind):
     email_field = "email"
 
     def is_protected(self, _ground: GatewayState, stored: JsonObject) -> bool:
-        """Protects the owner."""
+        """Returns true for the owner of the organisation."""
         return stored["role"] == "owner"
 
 
@@ -220,7 +223,7 @@ class Invites(ResourceKind):
         return {**super().export_row(ground, row), "workspaces": workspaces}
 
     def fixed_values(self, resource: Mapping[str, Any]) -> JsonObject:
-        """Sorts the scopes and removes duplicates, as the gateway does."""
+        """Returns the fixed fields with scopes sorted and without duplicates, as the gateway stores them."""
         fixed = super().fixed_values(resource)
         if details := fixed.get("workspace_api_key_details"):
             fixed["workspace_api_key_details"] = {**details, "scopes": sorted(set(details.get("scopes", ())))}
@@ -283,7 +286,7 @@ class SecretReferences(ResourceKind):
     def update(
         self, ground: GatewayState, workspace: JsonObject | None, stored: JsonObject, changed: JsonObject
     ) -> None:
-        """Changes a secret reference, which is for all workspaces or for a list of them."""
+        """Changes a secret reference, including the workspaces that may use it."""
         super().update(ground, workspace, stored, _omit_unused_access_field(changed))
 
 
@@ -321,7 +324,7 @@ class Providers(ResourceKind):
 
 
 class VirtualKeys(Providers):
-    """Providers with their own credential."""
+    """Virtual keys: providers with their own credential. Their integrations are not part of the state."""
 
     name, path = "virtual_keys", "/v1/virtual-keys"
     fields = ("name", "key", "note", "model_config", "secret_mappings", *LIMIT_FIELDS)
@@ -351,8 +354,8 @@ class Configs(ResourceKind):
         return {**super().export_row(ground, config_row), "config": msgspec.json.decode(config_row["config"])}
 
     def confirm_changes(self, ground: GatewayState, stored: JsonObject, changed: JsonObject) -> JsonObject:
-        """Checks with a dry run of the gateway whether a config with credentials in clear equals the stored one, whose
-        credentials are masked.
+        """Omits `config` if a dry run on the gateway reports no change. The client cannot compare them itself, because
+        the credentials of the stored config are masked.
         """
         if "config" not in changed or not count_masks(stored["config"]):
             return changed
@@ -361,7 +364,7 @@ class Configs(ResourceKind):
                 "PUT", f"{self.path}/{stored['id']}?dry_run=true", {"config": changed["config"]}
             )
         except RemoteError:
-            # The same error is reported when the change is applied, with its path in the document.
+            # The error is not lost: applying the change reports it again, with its path in the document.
             return changed
         return omit_fields(changed, "config") if response["version_id"] else changed
 
@@ -384,7 +387,8 @@ class ApiKeys(ResourceKind):
 
     name, path = "api_keys", "/v1/api-keys"
     fields = ("name", "description", "scopes", "defaults", "alert_emails", "rotation_policy", *LIMIT_FIELDS)
-    # What a key of another gateway brings is only sent when the key is created. The gateway never returns it.
+    # `CREATION_FIELDS` are for keys imported from another gateway. They are sent only at creation, and the gateway
+    # never returns them.
     fixed = ("type", "user", *CREATION_FIELDS)
     unchecked_fixed = CREATION_FIELDS
     named_by = ("id", "name")
@@ -404,7 +408,9 @@ class ApiKeys(ResourceKind):
 
     @property
     def allowed_fields(self) -> tuple[str, ...]:
-        """Fields that the document may contain. The mask is among them, so that people can recognise a key."""
+        """Fields that the document may contain. `masked` is one of them, so that readers of an exported document can
+        recognise a key.
+        """
         return (*super().allowed_fields, "masked")
 
     def create(self, ground: GatewayState, workspace: JsonObject | None, resource: JsonObject) -> JsonObject:
@@ -419,7 +425,7 @@ class ApiKeys(ResourceKind):
         )
 
     def is_protected(self, ground: GatewayState, stored: JsonObject) -> bool:
-        """Protects the key that this client uses."""
+        """Returns true for the key that this client uses."""
         return stored["masked"] == ground.own_key
 
 
@@ -432,7 +438,9 @@ class Policies(ResourceKind):
     keeps_slug = False
 
     def match_fields(self, resource: Mapping[str, Any]) -> tuple[str, ...]:
-        """Returns the fields by which a policy is matched: one without a name by its conditions."""
+        """Returns the fields by which a policy is matched with a stored one. A policy without a name is matched by its
+        conditions.
+        """
         return self.named_by if resource.get("name") else ("id", "conditions")
 
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     ProgressBar = Callable[[list[JsonObject]], Iterable[JsonObject]]
 
-# Kinds in the order of creation; deletions run in reverse order.
+# Kinds of the organisation in the order of creation; deletions run in reverse order.
 ORGANISATION_KINDS: tuple[ResourceKind, ...] = (SecretReferences(), Integrations())
 WORKSPACE_KINDS: tuple[ResourceKind, ...] = (
     Members(),
@@ -65,8 +65,9 @@ ORGANISATION_KINDS_LAST: tuple[ResourceKind, ...] = (ApiKeys(), Users(), Invites
 
 DOCUMENT_VERSION = 1
 ORGANISATION_PARTS = ("settings", "defaults")
-# Organisation settings that workspaces inherit. `INHERITING_FIELDS` are the workspace fields that they affect.
+# Organisation settings that workspaces inherit.
 INHERITED_SETTINGS = frozenset({"security_settings", "security_settings_overrides", "block_inline_config"})
+# Workspace fields whose values depend on `INHERITED_SETTINGS`.
 INHERITING_FIELDS = ("security_settings", "settings")
 DOCUMENT_FIELDS = ("version", "organisation", "workspaces")
 ORGANISATION_FIELDS = (*ORGANISATION_PARTS, *(kind.name for kind in (*ORGANISATION_KINDS, *ORGANISATION_KINDS_LAST)))
@@ -135,10 +136,11 @@ class Plan:
         """Compares the document with the gateway. Changes nothing."""
         self._prune = prune
         self.steps: list[Step] = []
-        # Values that are shown only once: their kind (`key` or `link`), the resource, and the text.
+        # New keys and links, which the gateway returns only once. Each is a kind (`key` or `link`), the resource, and
+        # the text.
         self.texts: list[tuple[str, str, str]] = []
         self._removals: list[Step] = []
-        # True if a change of the organisation may change values that workspaces inherit.
+        # True if a planned change of the organisation may change values that workspaces inherit.
         self._passes_changes_to_children = False
         self._problems: list[Problem] = []
         document = cast("JsonObject", resolve_references("", dict(desired_state), environ, self._problems))
@@ -205,8 +207,8 @@ class Plan:
         return pairs
 
     def _find_workspace(self, path: str, workspace: JsonObject, remaining: list[JsonObject]) -> JsonObject | None:
-        """Returns the gateway's workspace for an entry of the document: the one with the same slug, else the default
-        workspace for the default entry, else the one with the same name if the entry has no slug.
+        """Returns the gateway's workspace for an entry of the document. An entry without a slug is matched by its name,
+        others by their slug. If no workspace has this slug, the default entry matches the default workspace.
         """
         if not workspace.get("slug"):
             return find_match(workspace, remaining, ("name",))
@@ -270,7 +272,8 @@ class Plan:
         """Returns the fields of a workspace that differ from the gateway."""
         desired = dict(fields)
         if "security_settings" in desired:
-            # On the gateway every flag has a value. Flags that the document omits stay as they are.
+            # The gateway stores a value for every flag. Flags that the document omits stay as they are, so they are no
+            # difference.
             desired["security_settings"] = {**existing["security_settings"], **(desired["security_settings"] or {})}
         changed = diff_fields(desired, existing)
         if "settings" in changed:
@@ -374,8 +377,8 @@ def find_shape_problems(document: JsonObject) -> Iterator[Problem]:
 
 
 def _find_extra_defaults(path: str, workspace: JsonObject) -> Iterator[Problem]:
-    """Yields a problem for each default config of a workspace beyond the first. Otherwise each run would move the
-    default from one to the other.
+    """Yields a problem for each default config of a workspace after the first. With two of them, each run would move
+    the default from one to the other.
     """
     rows = [
         (row_path, cast("JsonObject", row))

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 SUFFIX = ".yaml"
 SHORT_SUFFIX = ".yml"
-# Levels of a file; the gateway allows fewer in each field.
+# Maximum nesting depth of a file. The gateway allows fewer levels in each field.
 MAX_FILE_DEPTH = 64
 MAX_FILE_BYTES, MAX_FILES = 4 * 1024 * 1024, 10_000
 SLUG_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
-# Fields of a file, with the field of the API that has the same value.
+# Field of the API for each field of a file.
 API_FIELDS = {
     "name": "name",
     "provider": "virtual_key",
@@ -36,9 +36,9 @@ API_FIELDS = {
     "functions": "functions",
     "is_raw_template": "is_raw_template",
 }
-# Fields with the template: a list of messages, or one text.
+# Fields with the template: `messages` is a list of messages, and `text` a single text.
 MESSAGES, TEXT = "messages", "text"
-# Names of the labels on the version. A file without this field leaves labels as they are.
+# Field with the names of the version's labels. For a file without it, a push does not change labels.
 LABELS = "labels"
 FIELD_ORDER = (*API_FIELDS, LABELS, TEXT, MESSAGES)
 PARTIALS_FOLDER = "partials"
@@ -47,7 +47,7 @@ PARTIAL_TAG = re.compile(r"\{\{>\s*([^\s{}]+)\s*\}\}")
 
 
 def to_document(prompt: JsonObject) -> JsonObject:
-    """Returns the content of the file of a prompt. Fields without a value are left out."""
+    """Converts a prompt of the API to the content of its file. Omits fields without a value."""
     document: JsonObject = {name: prompt[field] for name, field in API_FIELDS.items() if prompt.get(field)}
     template = prompt.get("string") or ""
     messages = None if prompt.get("is_raw_template") else _parse_messages(template)
@@ -58,13 +58,13 @@ def to_document(prompt: JsonObject) -> JsonObject:
 
 
 def to_partial_document(partial: JsonObject) -> JsonObject:
-    """Returns the content of the file of a partial."""
+    """Converts a partial of the API to the content of its file."""
     return {"name": partial["name"], TEXT: partial["string"]}
 
 
 def align_labels(document: JsonObject, stored: JsonObject) -> tuple[JsonObject, JsonObject]:
-    """Returns the documents of a file and of the stored prompt as they are compared: with their fields in the same
-    order, without those that are empty, and without labels if the file names none.
+    """Returns both documents in a form that can be compared: the same order of fields, without empty fields. Labels are
+    omitted if the file has no field `labels`.
     """
     fields = [name for name in FIELD_ORDER if name != LABELS or LABELS in document]
     with_labels = {**document, LABELS: sorted(set(document.get(LABELS) or ()))}
@@ -75,7 +75,7 @@ def align_labels(document: JsonObject, stored: JsonObject) -> tuple[JsonObject, 
 
 
 def order_partials(texts: Mapping[str, str]) -> list[str]:
-    """Returns the slugs of partials, each after those that its text includes."""
+    """Returns the slugs of partials in an order for creation: each one follows the partials that its text includes."""
     ordered: dict[str, None] = {}
     entered: set[str] = set()
     pending = sorted(texts, reverse=True)
@@ -105,7 +105,7 @@ def to_api_fields(document: JsonObject) -> JsonObject:
 
 
 def dump_document(document: JsonObject) -> str:
-    """Returns a document as YAML. Texts of several lines are written as blocks."""
+    """Returns a document as YAML. Strings with several lines are written as YAML blocks."""
     from ruamel.yaml import YAML  # noqa: PLC0415 - most commands need no YAML
 
     yaml: Any = YAML(typ="safe", pure=True)
@@ -181,7 +181,7 @@ def _read_file(path: Path, place: str, problems: list[Problem], unusable: list[P
         if path.stat().st_size > MAX_FILE_BYTES:
             problems.append(Problem(name, f"is larger than {MAX_FILE_BYTES} bytes"))
             return None
-        # ruamel.yaml does not declare all of its types.
+        # The type is `Any`, because ruamel.yaml does not declare all of its types.
         parser: Any = YAML(typ="safe", pure=True)
         content: object = parser.load(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -201,7 +201,9 @@ def _read_file(path: Path, place: str, problems: list[Problem], unusable: list[P
 
 
 def _validate(name: str, content: object, problems: list[Problem], *, is_partial: bool) -> JsonObject | None:
-    """Checks the shape of a file. The gateway checks the values."""
+    """Returns the document if the content of a file has the right shape; appends problems otherwise. The gateway checks
+    the values.
+    """
     if not isinstance(content, dict):
         problems.append(Problem(name, f"must be a mapping with name and {TEXT if is_partial else MESSAGES}"))
         return None

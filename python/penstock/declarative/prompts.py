@@ -1,5 +1,5 @@
-"""Labels, partials and saved prompts in the declarative state: the versions that requests use. Other versions and
-collections are not part of the state.
+"""Labels, partials and saved prompts in the declarative state. Only the published versions, which requests use, are
+part of it. Other versions and collections are not.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from penstock.declarative.prompt_files import order_partials
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-# Fields of which a change makes a new version.
+# Fields of a prompt whose change creates a new version.
 VERSION_FIELDS = (
     "string",
     "parameters",
@@ -28,7 +28,9 @@ LABELS_FIELD = "labels"
 
 
 class Labels(ResourceKind):
-    """Labels of a workspace, without those that every workspace has."""
+    """Labels that users created in a workspace. The universal labels, which every workspace has, are not part of the
+    state.
+    """
 
     name, path = "labels", "/v1/labels"
     fields, fixed = ("name", "description", "color_code", "protected"), ()
@@ -78,7 +80,7 @@ class VersionedTemplates(ResourceKind):
 
 
 class PromptPartials(VersionedTemplates):
-    """Texts that templates include. Each is listed after those that it includes."""
+    """Prompt partials: texts that templates include. A partial is listed after the partials that it includes."""
 
     name, path = "prompt_partials", "/v1/prompts/partials"
     fields = ("name", "status", "string")
@@ -129,7 +131,7 @@ class Prompts(VersionedTemplates):
     def update(
         self, ground: GatewayState, workspace: JsonObject | None, stored: JsonObject, changed: JsonObject
     ) -> None:
-        """Changes a prompt. Labels of the published version are moved to a new one."""
+        """Changes a prompt. If this publishes a new version, moves the labels of the former version to it."""
         super().update(ground, workspace, stored, changed)
         is_new = not changed.keys().isdisjoint(self.version_fields)
         if is_new or LABELS_FIELD in changed:
@@ -143,7 +145,7 @@ class Prompts(VersionedTemplates):
 
 
 def put_labels(ground: GatewayState, path: str, desired: Iterable[str]) -> None:
-    """Gives the published version of a prompt these labels, and no others."""
+    """Sets the labels of the published version of a prompt to exactly these."""
     version = ground.remote.request("GET", f"{path}?version=default")
     present = {label["name"] for label in version["prompt_version_labels"]}
     place = f"{path}/versions/{version['prompt_version_id']}"

@@ -1,4 +1,4 @@
-"""Findings of an import: how every value of a source was imported. A value that no importer reads is reported as
+"""Findings of an import: a status for every value of a source. A value that the importer does not read is reported as
 unsupported, so nothing is dropped silently.
 """
 
@@ -20,7 +20,7 @@ UNREAD_MESSAGE = "is not known to the importer"
 
 
 class Status(StrEnum):
-    """What became of a value."""
+    """How a value of the source was imported. The methods of `Node` with these names define the meanings."""
 
     EXACT = "exact"
     APPROXIMATE = "approximate"
@@ -28,7 +28,7 @@ class Status(StrEnum):
     UNSUPPORTED = "unsupported"
 
 
-# A value that several parts of an importer read has the last of its statuses in this order.
+# Rank of each status, in the order of `Status`. If several parts of an importer mark a value, the highest rank applies.
 SEVERITY = {status: rank for rank, status in enumerate(Status)}
 
 
@@ -40,7 +40,8 @@ class Mark(NamedTuple):
 
 
 class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One line of the report. `path` is the position in the source, `line` its line, if the source has lines.
+    """One line of the report. `path` is the position of the value in the source, and `line` its line number, if the
+    source has lines.
 
     Messages never contain values of a source, except names of models and fields.
     """
@@ -50,12 +51,14 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     status: Status
     message: str
     line: int | None = None
-    # Number of values at this position in all rows of a table that have the same status and message.
+    # Number of merged values. Values of a table's rows are merged if they have the same path, status and message.
     count: int = 1
 
 
 class Ledger:
-    """Status of every leaf of the sources: strings, numbers, booleans, nulls, and empty lists and mappings."""
+    """Status of every leaf of the sources. Leaves are strings, numbers, booleans, nulls, and empty lists and
+    mappings.
+    """
 
     def __init__(self, sources: Iterable[Source]) -> None:
         """Lists the leaves of the sources. None has a status yet."""
@@ -91,13 +94,15 @@ class Ledger:
 
 
 class Node:
-    """A value of a source with its path. Reading it with a wrong type marks it as unsupported."""
+    """A value of a source with its path. A method that reads it as a certain type marks a value of another type as
+    unsupported.
+    """
 
     def __init__(self, ledger: Ledger, source: int, path: Path, value: object) -> None:
-        """Takes the value and its place."""
+        """Stores the value, its path, and the index of its source."""
         self._ledger, self._source = ledger, source
         self.path = path
-        # Values of a source have any type, which the methods below check.
+        # The type is `Any`, because a source may contain any value. The methods below check it.
         self.value: Any = value
 
     @property
@@ -122,7 +127,7 @@ class Node:
 
     @property
     def is_encrypted(self) -> bool:
-        """True if it is a row with values that could not be decrypted."""
+        """True if this is a database row with values that could not be decrypted."""
         return self.path in self._ledger.sources[self._source].encrypted_rows
 
     def exact(self, message: str = "imported") -> None:
@@ -130,22 +135,24 @@ class Node:
         self._mark(Status.EXACT, message)
 
     def approximate(self, message: str) -> None:
-        """Marks all leaves as imported with another effect, which the message describes."""
+        """Marks all leaves as imported with a different effect, which the message describes."""
         self._mark(Status.APPROXIMATE, message)
 
     def manual(self, message: str) -> None:
-        """Marks all leaves as not imported; the message names an alternative."""
+        """Marks all leaves as not imported; the message describes what the user can do instead."""
         self._mark(Status.MANUAL, message)
 
     def unsupported(self, message: str) -> None:
-        """Marks all leaves as without an equivalent."""
+        """Marks all leaves as not imported, because this gateway has no equivalent."""
         self._mark(Status.UNSUPPORTED, message)
 
     def _mark(self, status: Status, message: str) -> None:
         self._ledger.mark(self._source, self.path, self.value, Mark(status, message))
 
     def child(self, name: str | int) -> Node | None:
-        """Returns a field of a mapping; `None` if it is missing or null. A null is marked as exact: it has no effect."""
+        """Returns a field of a mapping; `None` if it is missing or null. A null is marked as exact: it has no
+        effect.
+        """
         if not self.is_mapping or name not in self.value:
             return None
         child = Node(self._ledger, self._source, (*self.path, name), self.value[name])
@@ -189,7 +196,7 @@ class Node:
         return [text for item in self.items() if (text := item.text())]
 
     def number(self) -> float | None:
-        """Returns a number of at least 0, also one in a string; marks any other value as unsupported."""
+        """Returns a number of at least 0. The number may be in a string. Marks any other value as unsupported."""
         value = self.value
         if isinstance(value, str):
             try:

@@ -1,4 +1,6 @@
-"""Importer of LiteLLM: its configuration files, and optionally the rows of its database, to a state document."""
+"""Importer of LiteLLM. Converts its configuration files, and optionally the rows of its database, to a state
+document.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ JsonObject = dict[str, Any]
 
 WORKSPACE_SLUG, WORKSPACE_NAME = "litellm", "LiteLLM"
 SETTINGS_SECTIONS = ("litellm_settings", "general_settings", "router_settings")
-# Tables of the database that the importer reads.
+# Database tables with models and credentials. `litellm_keys` has the names of the other tables.
 MODEL_TABLE, CREDENTIAL_TABLE = "LiteLLM_ProxyModelTable", "LiteLLM_CredentialsTable"
 
 
@@ -55,7 +57,7 @@ def import_litellm(sources: Sequence[Source]) -> ImportedState:
 
 
 def _read_credentials(roots: Iterable[Node], table: str) -> dict[str, Node]:
-    """Returns the named credentials of a section or a table."""
+    """Returns the credentials of a section or a table by their names."""
     sections: dict[str, Node] = {}
     for row in _iter_rows(roots, table):
         name = row.child("credential_name")
@@ -129,7 +131,7 @@ def _read_other_sections(roots: Iterable[Node], sources: set[str]) -> None:
 
 
 def _report_missing_models(roots: Iterable[Node], missing: Sequence[str]) -> None:
-    """Marks the fallbacks and aliases that name a model without rows."""
+    """Marks the fallbacks and aliases that name one of the missing models."""
     for root in roots:
         for name in SETTINGS_SECTIONS:
             section = root.child(name)

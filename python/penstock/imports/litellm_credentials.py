@@ -49,7 +49,7 @@ ENVIRONMENT_OPTIONS = {
     "predibase": {"predibase_tenant": "PREDIBASE_TENANT_ID"},
     "databricks": {"custom_host": "DATABRICKS_API_BASE"},
 }
-# Option with the address of a provider, where it is not `custom_host`.
+# Name of the option with a provider's address, for providers where it is not `custom_host`.
 HOST_OPTIONS = {"huggingface": "huggingface_base_url"}
 # Providers whose servers usually have no key.
 KEYLESS_PROVIDERS = frozenset(
@@ -59,7 +59,9 @@ PRIVATE_HOST_HINT = "; a private address must be listed in upstream.trusted_cust
 
 
 class CredentialReader:
-    """Reads the credential of a row: its own fields first, then those of the credential that it names."""
+    """Reads the credential of a `model_list` row. Its own fields precede those of the named credential that it refers
+    to.
+    """
 
     def __init__(self, params: Node, shared: Node | None, rule: ProviderRule, provider: str) -> None:
         """Stores the parameters of a row, the values of its named credential, and its provider."""
@@ -106,9 +108,8 @@ class CredentialReader:
         return read_secret(node) if node else None
 
     def _read_key(self) -> tuple[str, str]:
-        """Returns the key with a hint for the name of the integration."""
+        """Returns the key, and a hint for the name of the integration. Both are empty for a server without keys."""
         if key := self._take_secret("api_key"):
-            # LiteLLM's examples use such words for servers without keys.
             return key, key[2:-1].lower() if is_reference(key) else ""
         has_identity = self._take("azure_ad_token") or self._take("client_secret")
         is_keyless = not self._rule.env or self._provider in KEYLESS_PROVIDERS
@@ -129,7 +130,7 @@ class CredentialReader:
         return version
 
     def _read_address(self, option: str) -> str | None:
-        """Reads the address as an option; returns it."""
+        """Sets the address as the option with this name, and returns it."""
         node = self._take("api_base") or self._take("base_url")
         url = resolve_text(node) if node else None
         if node is None or url is None:
@@ -151,7 +152,7 @@ class CredentialReader:
         if self._read_address(option) is None and self._rule.host:
             self._options[option] = self._rule.host
         elif self._provider in OWN_SERVERS:
-            # Without an address, the key would be sent to OpenAI.
+            # Without a `custom_host`, the key of the user's own server would be sent to OpenAI.
             self._options.setdefault(option, f"${{{self._provider.upper()}_API_BASE}}")
         has_organisation = "openai_organization" in field_names(self._rule.slug)
         if has_organisation and (organisation := self._take_text("organization")):
@@ -175,7 +176,8 @@ class CredentialReader:
             else:
                 node.unsupported("must be an http or https URL without credentials")
         else:
-            # LiteLLM reads AZURE_API_BASE, an address; the name of the resource is a part of it.
+            # A new variable name: LiteLLM's AZURE_API_BASE contains the whole address, and this option only the
+            # resource in it.
             self._options["azure_resource_name"] = "${AZURE_RESOURCE_NAME}"
         for name, option in ENTRA_OPTIONS.items():
             if value := self._take_secret(name):
@@ -245,7 +247,7 @@ class CredentialReader:
 
 
 def _parse_account(value: Any) -> JsonObject | None:  # noqa: ANN401 - a value of a source
-    """Returns the key file of a service account that a value contains, as a mapping or as JSON."""
+    """Returns the key file of a Google service account. The value may be a mapping, or a string with JSON."""
     if isinstance(value, str) and value.lstrip().startswith("{"):
         try:
             value = msgspec.json.decode(value)

@@ -1,4 +1,4 @@
-"""Reader of LiteLLM's PostgreSQL database: its rows as a source. Reads in one transaction that cannot write."""
+"""Reads the rows of LiteLLM's PostgreSQL database as a `Source`, in one read-only transaction."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from penstock.imports.litellm_keys import (
 from penstock.imports.litellm_secrets import Decryptor, LegacyEncryptionError
 from penstock.imports.source import Path, Source
 
-# Columns with encrypted values, by table.
+# Column with encrypted values of each table that has one.
 ENCRYPTED_COLUMNS = {MODEL_TABLE: "litellm_params", CREDENTIAL_TABLE: "credential_values"}
 TABLES = (MODEL_TABLE, CREDENTIAL_TABLE, TEAM_TABLE, USER_TABLE, TOKEN_TABLE, BUDGET_TABLE, *MANUAL_TABLES)
 MAX_ROWS = 500_000
@@ -32,7 +32,7 @@ SOURCE_NAME = "database"
 
 
 def read_database(url: str, salt_key: str | None, variable: str | None) -> Source:
-    """Returns the rows of the tables. Raises `SettingsError` if the database cannot be read, or the salt key is wrong."""
+    """Returns the rows of `TABLES`. Raises `SettingsError` if the database cannot be read, or the salt key is wrong."""
     if subject := find_missing_extra("postgres"):
         message = f"--database {subject}"
         raise SettingsError(message)
@@ -61,7 +61,7 @@ def _async_url(url: str) -> URL:
     if parsed is None or parsed.get_backend_name() not in {"postgres", "postgresql"}:
         message = "--database must be the URL of a PostgreSQL database, such as postgresql://user@host/litellm"
         raise SettingsError(message)
-    # Most parameters of the query are Prisma's, such as `schema` and `connection_limit`.
+    # Other parameters of the URL are for Prisma, such as `schema` and `connection_limit`.
     query = {name: value for name, value in parsed.query.items() if name in {"host", "port"}}
     if mode := parsed.query.get("sslmode"):
         query["ssl"] = mode

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 JsonObject = dict[str, Any]
 
 MAX_RETRIES = 5
-# Parameters of a request that a row sets unless the client does.
+# Request parameters for which a row has a default value. A client's own value precedes it.
 REQUEST_PARAMETERS = frozenset(
     [
         "audio",
@@ -64,7 +64,7 @@ REQUEST_PARAMETERS = frozenset(
         "web_search_options",
     ]
 )
-# Prices in US dollars, by their names in `pay_as_you_go`.
+# LiteLLM's fields with prices in US dollars, and the names of these prices in `pay_as_you_go`.
 TOKEN_PRICES = {
     "input_cost_per_token": "request_token",
     "output_cost_per_token": "response_token",
@@ -115,7 +115,7 @@ class Deployment(NamedTuple):
     access_groups: tuple[str, ...]
     provider: str = ""
     upstream_model: str = ""
-    # Part of the client's model name that replaces `*`, if the name sent upstream has one.
+    # True if the model name for the provider contains `*`, which stands for a part of the client's model name.
     has_wildcard: bool = False
     retries: int | None = None
 
@@ -170,7 +170,7 @@ def read_deployment(row: Node, credentials: Mapping[str, Node], state: StateBuil
 def _find_rule(provider: str | None, params: Node) -> ProviderRule | None:
     if provider in PROVIDERS:
         return PROVIDERS[provider or ""]
-    # LiteLLM sends a model of an unknown provider to an address of its own as to OpenAI.
+    # LiteLLM treats an unknown provider with its own address as compatible with OpenAI.
     has_address = any(params.child(name) for name in ("api_base", "base_url"))
     return ProviderRule("openai") if provider is None and has_address else None
 
@@ -196,7 +196,9 @@ def _read_base_model(row: Node) -> str | None:
 
 
 class _RowReader:
-    """Reads what is not the credential: parameters, weights, limits, timeouts and information."""
+    """Reads the fields of a row, except for its credential: parameters, weights, limits, timeouts and model
+    information.
+    """
 
     def __init__(self, row: Node, params: Node, target: JsonObject) -> None:
         self._row, self._params, self._target = row, params, target

@@ -21,7 +21,7 @@ JsonObject = dict[str, Any]
 
 TOKEN_TABLE, TEAM_TABLE, USER_TABLE = "LiteLLM_VerificationToken", "LiteLLM_TeamTable", "LiteLLM_UserTable"
 BUDGET_TABLE, ORGANISATION_TABLE = "LiteLLM_BudgetTable", "LiteLLM_OrganizationTable"
-# Tables of which no row is imported, with what to do instead.
+# Tables that are not imported. The message of each describes what the user can do instead.
 MANUAL_TABLES = {
     ORGANISATION_TABLE: "set limits of the workspaces; there is one organisation",
     "LiteLLM_ProjectTable": "set limits of the keys of the project",
@@ -96,7 +96,7 @@ class KeyImporter:
     """Adds workspaces, keys, invitations and policies to the state."""
 
     def __init__(self, state: StateBuilder, routing: ModelRouting) -> None:
-        """Stores the state document to fill, and the models that configs route to."""
+        """Stores the state document that the methods extend, and the models to which configs route."""
         self._state, self._routing = state, routing
         self._workspaces: dict[str | None, JsonObject] = {}
         self._team_models: dict[str, Node | None] = {}
@@ -235,7 +235,9 @@ class KeyImporter:
 
     @staticmethod
     def _limits(row: Node, limits_row: Node) -> JsonObject:
-        """Returns the limits of a key or team. `limits_row` is the row that has them: its own, or that of a budget."""
+        """Returns the limits of a key or team. `limits_row` is the row with the limits: that of the key or team, or
+        that of a budget.
+        """
         usage = read_budget(limits_row)
         if limits_row is not row:
             read_budget(row)
@@ -253,7 +255,7 @@ class KeyImporter:
         return "a key of a session of LiteLLM's interface, so it is left out" if team == DASHBOARD_TEAM else ""
 
     def _budget_of(self, row: Node, budgets: dict[str, Node], used: set[str]) -> Node:
-        """Returns the row with the limits of a key: the budget that it names, unless the key has limits itself."""
+        """Returns the row with the limits of a key: the key's own row if it has limits, else its budget."""
         budget_node = row.child("budget_id")
         budget = budgets.get(budget_node.text() or "") if budget_node else None
         if budget_node is None:

@@ -42,7 +42,9 @@ def read_budget(row: Node) -> JsonObject | None:
 
 
 def read_spend(row: Node, limits: JsonObject | None) -> float | None:
-    """Returns the spending of a row in US dollars, with which its limits begin; `None` if there is nothing to count."""
+    """Returns the spending so far of a row in US dollars, as the initial usage of its limits. Returns `None` if there
+    is no spending or no limit.
+    """
     spend, reset = row.child("spend"), row.child("budget_reset_at")
     amount = spend.number() if spend else None
     if reset:

@@ -1,4 +1,6 @@
-"""Settings of LiteLLM that are not imported, with what to do instead. Every known name is listed here or read elsewhere."""
+"""Messages for settings of LiteLLM that are not imported. Each describes what the user can do instead. Every known
+setting is listed here or read by another module.
+"""
 
 from __future__ import annotations
 
@@ -111,7 +113,8 @@ LITELLM_SETTINGS = {
     "polling_via_cache": _NOT_NEEDED,
     "vector_store_registry": "send x-gateway-provider with requests for vector stores",
 }
-# Settings whose effect is the default here, or that only concern LiteLLM's own process.
+# Settings that need no equivalent: their effect is the default of this gateway, or they concern only LiteLLM's own
+# process.
 WITHOUT_EFFECT = frozenset(
     [
         "set_verbose",

@@ -1,4 +1,6 @@
-"""Providers of LiteLLM: which provider here each one is, which environment variable has its key, and its address."""
+"""Providers of LiteLLM, each with the equivalent provider of this gateway, the environment variable with its key, and
+its address.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from typing import NamedTuple
 
 
 class Account(StrEnum):
-    """What identifies the account at a provider, which decides the options of an integration."""
+    """How an account at a provider is identified. This determines the options of an integration."""
 
     KEY = "key"
     AZURE_OPENAI = "azure-resource"
@@ -17,7 +19,9 @@ class Account(StrEnum):
 
 
 class ProviderRule(NamedTuple):
-    """Provider here, environment variable that LiteLLM reads if a model has no key, and address if it differs."""
+    """Equivalent provider of this gateway. `env` is the variable that LiteLLM reads if a model has no key. `host` is an
+    address that differs from the provider's own.
+    """
 
     slug: str
     env: str = ""
@@ -106,7 +110,7 @@ PROVIDERS: dict[str, ProviderRule] = {
     "zai": ProviderRule("z-ai", "ZAI_API_KEY"),
 }
 
-# Beginnings of model names by which LiteLLM finds the provider of a name without one.
+# Beginnings of model names by which LiteLLM finds the provider, if the model name does not contain one.
 MODEL_PREFIXES: tuple[tuple[str, str], ...] = (
     ("ft:gpt-", "openai"),
     ("gpt-", "openai"),
@@ -146,7 +150,7 @@ API_SEGMENTS = {
     "openai": ("responses", "chat"),
     "ollama": ("chat",),
 }
-# Providers whose address here ends before `/v1`, while it is part of `api_base`.
+# Providers whose `custom_host` does not contain `/v1`, while LiteLLM's `api_base` does.
 ADDRESS_BEFORE_VERSION = frozenset(
     [
         "cohere",
@@ -165,7 +169,7 @@ ADDRESS_BEFORE_VERSION = frozenset(
 
 ADDRESS_SUFFIXES_TO_REMOVE = {"anthropic": ("/messages",), "google": ("/v1beta",)}
 ADDRESS_SUFFIX_TO_ADD = {"anthropic": "/v1"}
-# LiteLLM's providers for servers of the user, which have no fixed address.
+# LiteLLM's providers for servers that the user runs, which have no fixed address.
 OWN_SERVERS = frozenset(
     [
         "custom_openai",
@@ -206,7 +210,9 @@ def _is_provider_like(head: str) -> bool:
 
 
 def adapt_host(provider: str, url: str) -> str:
-    """Returns an `api_base` as `custom_host` of a provider here, which differs in whether the version belongs to it."""
+    """Converts LiteLLM's `api_base` to the `custom_host` of a provider. They differ in whether they contain the API
+    version.
+    """
     url = url.rstrip("/")
     if provider in ADDRESS_BEFORE_VERSION:
         return url.removesuffix("/chat/completions").removesuffix("/v1").rstrip("/")

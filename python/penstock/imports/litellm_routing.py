@@ -12,13 +12,15 @@ if TYPE_CHECKING:
 
 JsonObject = dict[str, Any]
 
-# Limits of the engine for targets at the root of a conditional config, and below each of them.
+# Maximum number of targets at the root of a conditional config, as in the engine.
 MAX_ROOT_TARGETS = 1000
+# Maximum number of targets below each root target, as in the engine.
 MAX_TARGETS_BELOW = 50
-# LiteLLM follows no longer chain of fallbacks.
+# LiteLLM follows chains of fallbacks only up to this length.
 MAX_FALLBACK_DEPTH = 5
-# Statuses with which providers report that a prompt is too long, or that its content is not allowed.
+# Statuses with which providers report that a prompt is too long.
 CONTEXT_STATUSES = [400, 413]
+# Status with which providers report that the content of a prompt is not allowed.
 CONTENT_STATUSES = [400]
 OTHER_ERROR_STATUSES = [401, 403, 404, 408, 409, 429, 500, 502, 503, 504, 529]
 REGEX_SPECIAL = frozenset("\\.+?()|[]{}^$*")
@@ -41,7 +43,7 @@ class Fallbacks(NamedTuple):
 
 
 class ModelRouting:
-    """Models of the config with their rows, aliases and fallbacks."""
+    """Builds routing configs for the models of a LiteLLM configuration, from their rows, aliases and fallbacks."""
 
     def __init__(
         self,
@@ -63,7 +65,7 @@ class ModelRouting:
         return name in self.groups or self.find_pattern(name) is not None
 
     def find_pattern(self, name: str) -> str | None:
-        """Returns the most specific pattern that a model name matches and that has no row of its own."""
+        """Returns the most specific pattern with `*` that matches a model name without rows of its own."""
         if name in self.groups or "*" in name or not name.isprintable():
             return None
         patterns = (pattern for pattern in self._patterns(self.groups) if _match_pattern(pattern, name) is not None)
@@ -75,7 +77,7 @@ class ModelRouting:
         return sorted((name for name in names if "*" in name), key=len, reverse=True)
 
     def _rows_of(self, name: str) -> list[Deployment]:
-        """Returns the rows of a model. Those of a pattern send the name that LiteLLM would send."""
+        """Returns the rows of a model. Rows of a pattern are adapted: they send the same upstream name as LiteLLM."""
         pattern = self.find_pattern(name)
         if pattern is None:
             return self.groups[name]
@@ -83,7 +85,9 @@ class ModelRouting:
         return [_with_model(row, row.upstream_model.replace("*", matched)) for row in self.groups[pattern]]
 
     def _can_route(self, item: Deployment) -> bool:
-        """Returns true if a config can express the row: it can remove the beginning of a model name, not add to it."""
+        """Returns true if a config can express the row. A config can remove the beginning of a model name, but not add
+        one.
+        """
         if len({*(self.groups), item.model_name}) >= MAX_ROOT_TARGETS:
             item.node.unsupported(f"a config has at most {MAX_ROOT_TARGETS - 1} models")
             return False
@@ -100,7 +104,7 @@ class ModelRouting:
     def build_config(self, allowed: Collection[str] | None = None) -> JsonObject:
         """Returns the config for these model names and aliases; `None` means all."""
         names = [name for name in self.groups if allowed is None or name in allowed or self._aliases_in(name, allowed)]
-        # Names that only a pattern has: those of aliases, and those that `allowed` lists.
+        # Names of aliases and of `allowed` that may have no rows, but match a pattern.
         pattern_models = [name for name in self.aliases.values() if allowed is None or self._aliases_in(name, allowed)]
         pattern_models += sorted(name for name in allowed or () if name not in self.aliases)
         exact = dict.fromkeys(
@@ -137,7 +141,9 @@ class ModelRouting:
         return build_group(rows[: MAX_TARGETS_BELOW - 1])
 
     def _with_fallbacks(self, name: str, above: frozenset[str], depth: int) -> JsonObject:
-        """Returns the target of a model with its fallbacks, and theirs up to a depth."""
+        """Returns the target of a model with its fallbacks. Their own fallbacks are nested in them, `depth` levels in
+        all.
+        """
         base = build_group(self._rows_of(name))
         if depth == 0:
             return base
@@ -164,7 +170,9 @@ class ModelRouting:
 
 
 def build_group(rows: Sequence[Deployment]) -> JsonObject:
-    """Returns the target of the rows of one model: load balancing, by order if rows have one."""
+    """Returns the target for the rows of one model: load balancing. If the rows have different orders, those of a
+    higher order are fallbacks.
+    """
     orders = sorted({row.order for row in rows})
     tiers = [_balance([row for row in rows if row.order == order]) for order in orders]
     return tiers[0] if len(tiers) == 1 else {"strategy": {"mode": "fallback"}, "targets": tiers}
@@ -181,14 +189,16 @@ def _balance(rows: Sequence[Deployment]) -> JsonObject:
 
 
 def _match_pattern(pattern: str, name: str) -> str | None:
-    """Returns what `*` stands for if a name matches a pattern with one `*`."""
+    """Returns the part of a name for which `*` stands; `None` if the name does not match the pattern. The pattern must
+    have exactly one `*`.
+    """
     before, star, after = pattern.partition("*")
     is_match = star and len(name) >= len(before) + len(after) and name.startswith(before) and name.endswith(after)
     return name[len(before) : len(name) - len(after)] if is_match and "*" not in after else None
 
 
 def _with_model(row: Deployment, model: str) -> Deployment:
-    """Returns a row of a pattern for one model."""
+    """Returns a copy of a pattern's row that sends this model name."""
     target = {name: value for name, value in row.target.items() if name != "drop_model_prefix"}
     target["override_params"] = {**target.get("override_params", {}), "model": model}
     return row._replace(target=target)

@@ -33,7 +33,7 @@ class Decryptor:
         self._variable = variable
         self._open_box: Callable[[bytes], bytes] | None = None
         if self._key and find_spec("nacl"):
-            # PyNaCl has no types that the project installs.
+            # The type is `Any`, because the project does not install types for PyNaCl.
             box: Any = import_module("nacl.secret").SecretBox(self._key)
             self._open_box = box.decrypt
 
@@ -47,7 +47,7 @@ class Decryptor:
         if value.startswith(GCM_PREFIX):
             return self._decrypt_gcm(value.removeprefix(GCM_PREFIX))
         sealed = _decode(value)
-        # LiteLLM accepts values in clear, which older versions stored.
+        # A value that is not encrypted: older versions of LiteLLM stored clear text.
         if len(sealed) < MIN_BOX_BYTES or not _looks_random(value):
             return value
         self._require_key()
@@ -55,7 +55,7 @@ class Decryptor:
             raise LegacyEncryptionError
         try:
             return self._open_box(sealed).decode()
-        # The library's exceptions have no common base but this.
+        # The exceptions of PyNaCl have no other common base class.
         except Exception:  # noqa: BLE001 - as said above
             raise self._wrong_key() from None
 
@@ -96,8 +96,8 @@ def _decode(text: str) -> bytes:
 
 
 def _looks_random(text: str) -> bool:
-    """Returns true for the encoding of random bytes, and false for names and keys in clear. Of 55 random characters,
-    less than one in a billion encodings lacks one of these kinds of characters.
+    """Returns true for the encoding of random bytes, and false for names and keys in clear. Of random encodings with 55
+    characters, about one in 10,000 has no digit; with 100 characters, about one in 20 million.
     """
     kinds = (str.isupper, str.islower, str.isdigit)
     return all(any(map(kind, text)) for kind in kinds) and not text.startswith(("sk-", "sk_"))

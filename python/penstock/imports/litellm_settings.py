@@ -1,4 +1,6 @@
-"""Settings sections of LiteLLM: routing, cache and budgets, which become options of the config and the workspace."""
+"""Reads the settings sections of LiteLLM. Routing, cache and budgets become options of the config and of the
+workspace.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
 JsonObject = dict[str, Any]
 
-# Defaults of LiteLLM for a cool-down of which a config sets only one half.
+# LiteLLM's defaults for a cool-down, for a configuration that sets only the failures or only the time.
 DEFAULT_ALLOWED_FAILS, MIN_COOLDOWN_MS = 3, 30_000
 # Statuses after which LiteLLM cools down a deployment.
 FAILURE_STATUSES = [401, 404, 408, 429, 500, 502, 503, 504, 529]
@@ -81,7 +83,7 @@ class SettingsReader:
             "router_settings": messages.ROUTER_SETTINGS,
             "general_settings": messages.GENERAL_SETTINGS,
         }[section.name]
-        # Most settings of the router may be set in `litellm_settings`, too.
+        # A setting may be in another section: LiteLLM reads most router settings from `litellm_settings`, too.
         known = {**messages.GENERAL_SETTINGS, **messages.ROUTER_SETTINGS, **messages.LITELLM_SETTINGS, **known}
         if section.name != "general_settings" and section.is_mapping:
             self._read_cache(section)
@@ -95,7 +97,7 @@ class SettingsReader:
                 field.approximate("has no equivalent and needs none")
 
     def root_options(self) -> JsonObject:
-        """Returns the options of all targets of the config."""
+        """Returns the options at the root of the config, which apply to all targets."""
         options: JsonObject = {}
         if retry := self._retries.get("router_settings") or self._retries.get("litellm_settings"):
             options["retry"] = retry
@@ -166,7 +168,7 @@ class SettingsReader:
             field.exact("without cb_config there is no circuit breaker")
 
     def _read_fallbacks(self, field: Node, _section: str) -> None:
-        """Reads a list of mappings, or one mapping, from a model to the models that are tried after it."""
+        """Reads the fallbacks of each model: one mapping from a model to its fallbacks, or a list of such mappings."""
         fallbacks = self._fallbacks.setdefault(field.name, {})
         tables = field.items() if field.is_list else [field]
         for table in tables:

@@ -17,7 +17,7 @@ MAX_TIMEOUT_MS = 24 * 3600 * 1000
 
 
 def resolve_text(node: Node) -> str | None:
-    """Returns a string, or the reference to the environment variable that `os.environ/NAME` names."""
+    """Returns a string. Converts LiteLLM's `os.environ/NAME` to the reference `${NAME}` of a state document."""
     text = node.text()
     if text is None or not text.startswith(ENV_PREFIX):
         return text
@@ -33,7 +33,9 @@ def is_reference(text: str) -> bool:
 
 
 def read_secret(node: Node) -> str | None:
-    """Returns a credential for the state document, and marks it. The message does not repeat it."""
+    """Returns a credential for the state document, and marks it as imported. The message does not repeat the
+    credential.
+    """
     text = resolve_text(node)
     if text is None:
         return None
@@ -45,7 +47,7 @@ def read_secret(node: Node) -> str | None:
 
 
 def read_timeout_ms(node: Node) -> int | None:
-    """Returns a timeout in milliseconds, given in seconds."""
+    """Reads a timeout in seconds and returns it in milliseconds."""
     if isinstance(node.value, str) and node.value.startswith(ENV_PREFIX):
         node.manual("set request_timeout in the config: milliseconds; a config has no environment variables for it")
         return None

@@ -1,4 +1,4 @@
-"""Results of an import as files: the state document, readable for its owner alone, and the report."""
+"""Writes the results of an import: the state document, which only its owner can read, and the report."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def check_state(imported: ImportedState) -> ImportedState:
         for position, row in enumerate(workspace.get("configs", ())):
             errors = find_config_errors(row["config"])
             path = f"workspaces[{index}].configs[{position}].config"
-            # Messages of the engine may repeat values.
+            # The finding does not contain the engine's message, because that may repeat a value such as a credential.
             reason = "is not valid, so the config is left out; allowed values are in docs/config.schema.json"
             findings += [
                 Finding(STATE_SOURCE, f"{path}{at.removeprefix('$')}", Status.UNSUPPORTED, reason) for at in errors

@@ -1,5 +1,5 @@
-"""Importer of Portkey: its configs, virtual keys, integrations, providers and prompts, from JSON files or responses of its
-API.
+"""Importer of Portkey. Reads configs, virtual keys, integrations, providers and prompts from JSON files, or from
+responses of Portkey's API.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ MANUAL_LISTS = {
     "secret_references": "create the secret references",
     "mcp_servers": "MCP servers are not imported",
 }
-# Lists in the order in which they are read: providers refer to integrations.
+# Lists of objects in the order in which they are read. Providers follow integrations, because they refer to them.
 LISTS = ("integrations", "providers", "virtual_keys", "configs", "prompts")
 KIND_OF_OBJECT = {
     "virtual-key": "virtual_keys",
@@ -95,7 +95,7 @@ SLUG = re.compile(SLUG_PATTERN)
 
 
 def import_portkey(sources: Sequence[Source]) -> ImportedState:
-    """Returns the state document and the findings. A file that is a config itself is named after the file."""
+    """Returns the state document and the findings. If a file is a config itself, the config is named after the file."""
     ledger = Ledger(sources)
     importer = _Importer()
     for root, source in zip(ledger.roots(), sources, strict=True):
@@ -180,7 +180,7 @@ class _Importer:
                         field.approximate("information only")
 
     def _slug(self, node: Node, name: str, used: list[JsonObject]) -> str:
-        """Returns the slug of an object, or another one if it is not allowed or used."""
+        """Returns the slug of an object. If it is not allowed, or already used, returns another one."""
         parameters = [row["slug"] for row in used]
         field = node.child("slug")
         text = field.text() if field else None
@@ -205,7 +205,7 @@ class _Importer:
         return None
 
     def _key(self, node: Node, slug: str) -> str:
-        """Returns the credential, or the reference to a variable for one that is missing or masked."""
+        """Returns the credential. If it is missing or masked, returns a reference to an environment variable."""
         field = node.child("key") or node.child("api_key")
         text = field.text() if field else None
         if field and text and "*" not in text:

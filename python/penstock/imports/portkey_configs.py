@@ -1,5 +1,5 @@
-"""Routing configs of Portkey, which have the same structure. Renames keys in camelCase. Omits values that the engine
-would reject, with a finding.
+"""Routing configs of Portkey, which have the same structure as those of this gateway. Renames camelCase keys. Omits
+values that the engine would reject, and adds a finding for each.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ FREE_FORM = frozenset({"override_params", "default_params", "query", "metadata",
 MAX_ATTEMPTS, MIN_CACHE_SECONDS, MAX_CACHE_SECONDS, MIN_COOLDOWN_MS = 5, 60, 7_776_000, 30_000
 MAX_ROUNDS = 50
 LEFT_OUT = "is not allowed in a config here, so it is left out"
-# Portkey names a guardrail by its id or slug, which differ here.
+# Keys that refer to Portkey's guardrails by id or slug. They cannot be imported, because the guardrails have other ids
+# here.
 GUARDRAIL_KEYS = frozenset(
     [
         "before_request_hooks",
@@ -42,7 +43,7 @@ CLEAR_TEXT_MESSAGE = "copied in clear to the state document; hint: replace it th
 
 
 def read_config(node: Node) -> JsonObject | None:
-    """Returns a config, given as a mapping or as a JSON string; `None` if it cannot be used, with findings."""
+    """Reads a config from a mapping or a JSON string. Returns `None` and marks the values if it cannot be used."""
     if isinstance(node.value, str):
         return _read_encoded(node)
     if not node.is_mapping:
@@ -61,7 +62,7 @@ def read_config(node: Node) -> JsonObject | None:
 
 
 def _read_encoded(node: Node) -> JsonObject | None:
-    """Reads a config in a JSON string. Its string has the most severe status of all values in it."""
+    """Reads a config in a JSON string. The string is marked with the most severe status of the values in it."""
     try:
         tree = msgspec.json.decode(node.value)
     except (msgspec.DecodeError, RecursionError):
@@ -78,7 +79,7 @@ def _read_encoded(node: Node) -> JsonObject | None:
 
 
 def _convert(node: Node) -> JsonObject:
-    """Returns a config or one of its parts with the names of the keys here."""
+    """Returns a config, or a part of one, with keys converted to the names that this gateway uses."""
     config: JsonObject = {}
     for field in node.fields():
         name = CAMEL_BOUNDARY.sub("_", field.name).lower()
@@ -137,7 +138,7 @@ def _convert_cache(field: Node) -> object:
 
 
 def _clamp(name: str, field: Node, part: JsonObject) -> JsonObject:
-    """Cuts numbers to what a config allows."""
+    """Replaces too many retry attempts, and a too short cool-down, by the limits of a config."""
     attempts = part.get("attempts")
     if name == "retry" and isinstance(attempts, int) and attempts > MAX_ATTEMPTS and (item := field.child("attempts")):
         item.approximate(f"retry.attempts: at most {MAX_ATTEMPTS}")
@@ -152,7 +153,9 @@ def _clamp(name: str, field: Node, part: JsonObject) -> JsonObject:
 
 
 def _remove(config: JsonObject, node: Node, path: str) -> bool:
-    """Removes the value at an error's path, and marks it. Returns false if it cannot be removed alone."""
+    """Removes the value at the path of a validation error, and marks it. Returns false if this value cannot be removed
+    singly.
+    """
     parts = [int(index) if index else name for name, index in PATH_PART.findall(path)]
     if not parts or "".join(_render(parts)) != path.removeprefix("$") or not isinstance(parts[-1], str):
         return False

@@ -1,4 +1,4 @@
-"""Limits of Portkey's objects, which have the same form here."""
+"""Limits of Portkey's objects, which have the same form in this gateway."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ JsonObject = dict[str, Any]
 
 
 def read_usage_limits(field: Node) -> JsonObject | None:
-    """Returns the usage limits of an object; `None` if it has none, or none that are allowed here."""
+    """Returns the usage limits of an object; `None` if it has none, or if this gateway does not allow them."""
     part = next(field.items(), None) if field.is_list else field
     if part is None or not part.is_mapping:
         field.exact("no limits")
@@ -35,7 +35,7 @@ def read_usage_limits(field: Node) -> JsonObject | None:
 
 
 def read_rate_limits(field: Node) -> list[JsonObject] | None:
-    """Returns the rate limits of an object that are allowed here; `None` if there are none."""
+    """Returns the rate limits of an object that this gateway allows; `None` if there are none."""
     json_objects: list[JsonObject] = []
     for item in field.items() if field.is_list else [field]:
         try:

@@ -1,4 +1,6 @@
-"""Sources of an import: YAML, JSON and TOML files as plain values with the line of each. The size of a file is limited."""
+"""Sources of an import: YAML, JSON and TOML files as plain values with the line of each. The size of a file is
+limited.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 Path = tuple[str | int, ...]
 
 MAX_FILE_BYTES = 16 * 1024 * 1024
-# A file with aliases of aliases can have more values than bytes.
+# Maximum number of values in a file. With YAML aliases of aliases, a small file can have more values than bytes.
 MAX_VALUES = 500_000
 MAX_DEPTH = 64
 TOML_TABLE = re.compile(r"\s*\[(\[)?\s*(.+?)\s*\]\]?\s*(#.*)?$")
@@ -81,7 +83,7 @@ def parse_yaml(name: str, text: str) -> Source:
 
 
 def parse_json(name: str, text: str) -> Source:
-    """Parses JSON. Lines are those of a YAML parser; a file that it does not read has none."""
+    """Parses JSON. The YAML parser finds the line numbers; a file that it cannot read has none."""
     try:
         tree = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError):
@@ -127,7 +129,9 @@ def _collect_yaml_lines(node: Any, path: Path, lines: dict[Path, int]) -> None: 
 
 
 def _iter_toml_lines(text: str) -> Iterator[tuple[Path, int]]:
-    """Yields the line of each table and key, as far as it can be seen from one line."""
+    """Yields the line number of each table and key that a single line shows. Keys inside of values with several lines
+    are not found.
+    """
     table: Path = ()
     counts: dict[Path, int] = {}
     for number, line in enumerate(text.splitlines(), 1):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 JsonObject = dict[str, Any]
 
-# As in `penstock.declarative.plan`, which checks it.
+# The same version as in `penstock.declarative.plan`, which checks it.
 DOCUMENT_VERSION = 1
 MAX_SLUG_CHARS = 60
 # Scopes of imported keys: calls of models, and the list of models.
@@ -27,7 +27,9 @@ CENTS = 100
 
 
 class Credential(NamedTuple):
-    """What makes an integration: a provider, its key, its options, and the name of the key for its slug."""
+    """Credential of an integration: the provider, the key and the options. `hint` is a name for the key, which becomes
+    part of the slug.
+    """
 
     provider: str
     key: str
@@ -52,8 +54,8 @@ class StateBuilder:
         self._invitations.setdefault(email, {"email": email, "role": "member", "workspaces": access})
 
     def add_integration(self, credential: Credential, deployment: JsonObject | None = None) -> str:
-        """Adds an integration and returns its slug, also that of an equal one. `deployment` is one of an Azure
-        resource.
+        """Adds an integration and returns its slug. If there is an equal one, returns the slug of that one.
+        `deployment` is a deployment of an Azure resource.
         """
         content = {"ai_provider_id": credential.provider, "key": credential.key, "options": credential.options}
         identity = msgspec.json.encode(content, order="deterministic")
@@ -76,7 +78,7 @@ class StateBuilder:
         self._integrations[row["slug"]] = row
 
     def integration_rows(self) -> list[JsonObject]:
-        """Returns the integrations so far."""
+        """Returns the integrations that were added so far."""
         return list(self._integrations.values())
 
     def set_model_price(self, integration: str, model: str, prices: Mapping[str, float]) -> None:
@@ -100,8 +102,8 @@ class StateBuilder:
         return unused_slug(name, self._workspaces)
 
     def build(self, *, has_providers: bool = False) -> JsonObject:
-        """Returns the document. Each workspace may use all integrations, and has a provider for each of them unless
-        `has_providers` says that they are listed.
+        """Returns the document. Each workspace may use all integrations. It gets a provider for each of them, unless
+        `has_providers` is true because the source lists providers itself.
         """
         access = [{"id": slug, "enabled": True} for slug in self._workspaces]
         for (slug, _), row in self._models.items():

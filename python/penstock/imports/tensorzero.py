@@ -1,4 +1,4 @@
-"""Importer of TensorZero: models become targets, functions become load balancing of their variants, and variants with
+"""Importer of TensorZero. Models become targets. Functions become load balancing of their variants, and variants with
 templates become prompts.
 """
 
@@ -198,7 +198,7 @@ class _Importer:
         self._add_condition([f"tensorzero::function_name::{function.name}"], item, function)
 
     def _function_parameters(self, function: Node) -> JsonObject:
-        """Returns the parameters of requests that all variants of a function have."""
+        """Returns the request parameters that a function sets for all of its variants."""
         parameters: JsonObject = {}
         for field in function.fields():
             match field.name:
@@ -267,7 +267,9 @@ class _Importer:
         return None
 
     def _read_templates(self, variant: Node) -> dict[str, str] | None:
-        """Returns the templates by role as Mustache; `None` if there are none, empty if one cannot be converted."""
+        """Returns the templates of a variant by role, converted to Mustache. Returns `None` if it has none, and an
+        empty mapping if one cannot be converted.
+        """
         fields = {role: template for role in ROLES if (template := variant.child(f"{role}_template"))}
         for item in templates.fields() if (templates := variant.child("templates")) else ():
             fields[item.name] = item

@@ -20,7 +20,9 @@ ENV_PREFIX = "env::"
 
 
 class ProviderRule(NamedTuple):
-    """Provider here, environment variable of its key, and whether the address is required."""
+    """Equivalent provider of this gateway, the environment variable with its key, and whether an address is
+    required.
+    """
 
     slug: str
     env: str = ""
@@ -75,7 +77,7 @@ INFORMATION_FIELDS = frozenset(
 
 
 def read_provider(node: Node, state: StateBuilder) -> JsonObject | None:
-    """Returns the target of one provider of a model; `None` if it is not supported, with a finding."""
+    """Returns the target for one provider of a model. Returns `None` and marks the provider if it is not supported."""
     kind = node.child("type")
     name = kind.text() if kind else None
     rule = PROVIDERS.get(name or "")
@@ -107,7 +109,9 @@ def read_provider(node: Node, state: StateBuilder) -> JsonObject | None:
 
 
 def read_shorthand(text: str, state: StateBuilder) -> JsonObject | None:
-    """Returns the target of a name such as `openai::gpt-4o`; `None` if it is no such name of a known provider."""
+    """Returns the target for a model name such as `openai::gpt-4o`. Returns `None` for names of another form, or with
+    an unknown provider.
+    """
     kind, separator, model = text.partition("::")
     rule = PROVIDERS.get(kind)
     if not separator or rule is None or not rule.env or rule.account is not Account.KEY or not model:
@@ -189,7 +193,7 @@ def _read_azure(node: Node, model: str) -> tuple[JsonObject, JsonObject]:
 
 
 def _read_location(field: Node) -> str | None:
-    """Returns a value, or the reference to the environment variable that `env::NAME` names."""
+    """Returns a string. Converts TensorZero's `env::NAME` to the reference `${NAME}` of a state document."""
     text = field.text()
     if text is None:
         return None

@@ -1,5 +1,5 @@
-"""Templates and schemas that a TensorZero configuration refers to, and conversion of MiniJinja to Mustache. Only variables,
-simple conditions and loops have an equivalent.
+"""Reads the template and schema files that a TensorZero configuration names, and converts MiniJinja to Mustache. Only
+variables, simple conditions and loops have an equivalent.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from penstock.imports.source import Source
 
-# Fields that name a file.
+# Configuration fields whose value is the name of a file.
 FILE_FIELDS = frozenset(
     [
         "system_template",
@@ -66,7 +66,8 @@ def _iter_file_names(value: object) -> Iterator[str]:
 def to_mustache(template: str) -> str | None:
     """Returns a MiniJinja template as Mustache; `None` if it uses something without an equivalent."""
     out: list[str] = []
-    # Open blocks: `if` or `for`, the variable, and the name of the loop's item.
+    # Open blocks, the innermost last. Each has its kind (`if`, `else` or `for`), its variable, and the name of the
+    # loop's item.
     blocks: list[tuple[str, str, str]] = []
     for part in TAG.split(template):
         if part.startswith("{#"):
@@ -94,7 +95,7 @@ def _convert_tag(tag: str, blocks: list[tuple[str, str, str]]) -> str | None:
 
 
 def _convert_word(word: str, blocks: list[tuple[str, str, str]]) -> str | None:
-    """Converts `else`, `endif` or `endfor`; returns `None` if it does not belong to the open block."""
+    """Converts `else`, `endif` or `endfor`; returns `None` if it does not match the innermost open block."""
     kind, name, _ = blocks[-1]
     if word == "else" and kind == "if":
         blocks[-1] = ("else", name, "")
@@ -106,7 +107,9 @@ def _convert_word(word: str, blocks: list[tuple[str, str, str]]) -> str | None:
 
 
 def _name_in_loop(name: str, blocks: Sequence[tuple[str, str, str]]) -> str:
-    """Returns a name as it is seen inside of loops: the item itself is `.`, and its fields have no prefix."""
+    """Converts a name that is used inside of loops. In Mustache, the item itself is `.`, and its fields have no
+    prefix.
+    """
     for kind, _, item in reversed(blocks):
         if kind == "for" and name == item:
             return "."

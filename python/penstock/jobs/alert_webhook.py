@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock")
 
 MAX_QUEUED = 1000
-# Pauses before the attempts. After the last one the alert is dropped and logged.
+# Pause before each attempt to send an alert. After the last attempt the alert is dropped and logged.
 RETRY_SECONDS = (0.0, 1.0, 5.0, 25.0)
 SUCCESS_STATUSES = range(200, 300)
 
 
 class AlertWebhook:
-    """Queue of alerts for one URL. Without a URL, alerts are only counted."""
+    """Queue of alerts for one URL. Without a URL, it ignores alerts."""
 
     def __init__(self, settings: Settings) -> None:
-        """Reads the URL. It is the operator's, so it may lead to any address."""
+        """Reads the URL. The operator sets it, so it may lead to any address."""
         url = settings.limits.alert_webhook
         self._url = url.reveal() if url else ""
         self._fetcher = Fetcher(settings, is_operators=True)
@@ -68,7 +68,9 @@ class AlertWebhook:
         )
 
     async def _post(self, content: bytes) -> str:
-        """Sends one request. Returns what failed; empty for success. The URL may contain a token, so it is not shown."""
+        """Sends one request. Returns the reason of a failure, or an empty string for success. The reason does not
+        contain the URL, which may have a token.
+        """
         headers = {"content-type": "application/json"}
         request = FetchRequest(url=self._url, method="POST", headers=headers, content=content)
         try:

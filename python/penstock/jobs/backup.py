@@ -1,7 +1,7 @@
 """Backup and restore of everything that a gateway stores: the tables, uploaded files, and the embedded log store.
 
-A backup is a ZIP file. The tables are in it as JSON lines, so a backup of one kind of database can be restored in
-another. The master key is not in it, because a reader of both could decrypt all credentials.
+A backup is a ZIP file. It contains the tables as JSON lines, so a backup of one kind of database can be restored in
+another. It does not contain the master key, with which a reader could decrypt all credentials.
 """
 
 from __future__ import annotations
@@ -49,12 +49,14 @@ if TYPE_CHECKING:
     from penstock.settings import Settings
     from penstock.store.database import Database
 
-    # Takes the number of rows and files; returns a callback that counts the completed ones.
+    # Starts a progress display: takes the total number of rows and files, and returns a callback for the number of
+    # completed ones.
     StartProgress = Callable[[int], Callable[[int], None]]
 
 
 async def write_backup(settings: Settings, path: Path, start: StartProgress, *, with_logs: bool) -> Manifest:
-    """Writes a backup to a new file with mode 0600; a failed backup leaves no file. Requests continue meanwhile.
+    """Writes a backup to a new file with mode 0600; a failed backup leaves no file. The gateway may serve requests
+    meanwhile.
 
     With `with_logs` the gateway must be stopped, because the embedded log store belongs to one process. Raises
     `SettingsError` if there is no store, or if the file exists.
@@ -73,8 +75,8 @@ async def write_backup(settings: Settings, path: Path, start: StartProgress, *, 
         async with database.backup_connection() as connection:
             tables = await connection.run_sync(reflect_tables)
             counts = {table: await count_rows(connection, table) for table in tables}
-            # Listed after the state of the tables is fixed, so that a file that a row refers to is never missed; and
-            # before the archive exists, because it may be in one of the folders.
+            # Files are listed after the transaction has fixed the state of the tables, so that every row's file is
+            # found. They are listed before the archive exists, which may be in one of the folders.
             sources = _list_sources(settings, with_logs=with_logs)
             advance = start(sum(counts.values()) + len(sources))
             with create_archive(path) as archive:
@@ -123,19 +125,21 @@ async def _write_archive(
 async def restore_backup(settings: Settings, path: Path, start: StartProgress) -> Manifest:
     """Restores a backup into a store without an organisation, and migrates it to this release.
 
-    Rows and files are restored completely or not at all. Raises `SettingsError` if the store is in use, if files would
-    be overwritten, if the master key is not the one of the backup, or if the backup is damaged.
+    Rows and files are restored completely or not at all. Raises `SettingsError` if the store is in use or files would
+    be overwritten. Also raises it if the backup is damaged or has another master key.
     """
     with open_archive(path) as archive:
         manifest = read_manifest(archive, path)
         targets = plan_files(archive, manifest, settings)
-        # Read before the folder is created: after a failure, the key can still be copied with a new folder.
+        # The key is read before the data folder is created: if the key is missing, the folder can still be created by
+        # copying it there.
         key = load_master_keys(await resolve_master_key(settings))
         create_data_dir(settings)
         sealer = MigrationSealer.from_key(key)
         database = open_database(settings)
         try:
-            # A connection would create the file of an embedded database, readable by others; `migrate` creates it.
+            # A missing embedded database has no rows to check. Connecting to it would create its file with a mode that
+            # lets others read it.
             if database.exists:
                 await _reject_used_store(database, manifest)
             advance = start(sum(manifest.tables.values()) + len(targets))
@@ -146,7 +150,8 @@ async def restore_backup(settings: Settings, path: Path, start: StartProgress) -
                         await acquire_migration_lock(connection)
                     await _reject_rows(connection)
                     await insert_tables(connection, archive, manifest, advance)
-                    # Fails here, before anything is written or committed, if this is another master key.
+                    # Raises an error if the master key is not the one of the backup, before files are written and the
+                    # transaction is committed.
                     await Vault(key).load(connection)
                     for name, target in targets.items():
                         copy_out(archive, name, target, written)
@@ -158,7 +163,9 @@ async def restore_backup(settings: Settings, path: Path, start: StartProgress) -
 
 
 def check_log_store_is_free(settings: Settings) -> None:
-    """Raises `SettingsError` if a running gateway has the embedded log store open, or if there is none."""
+    """Raises `SettingsError` if a running gateway has the embedded log store open, or if the log store is not
+    embedded.
+    """
     if settings.log_store.clickhouse_url:
         message = "the log store is a ClickHouse server; hint: back it up with its own tools, without --logs"
         raise SettingsError(message)

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 MANIFEST, TABLES_DIR, FILES_DIR, LOGS_DIR = "manifest.json", "tables", "files", "logs"
-# Number of bytes that are copied at once.
+# Size of the chunks in which files are copied.
 CHUNK_BYTES = 1024 * 1024
 MAX_MANIFEST_BYTES = 1024 * 1024
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a backup contains."""
+    """Manifest of a backup: its format and version, and what it contains."""
 
     format: int
     version: str
@@ -48,7 +48,7 @@ class BackupSource(msgspec.Struct, frozen=True):
 
 @contextmanager
 def create_archive(path: Path) -> Generator[zipfile.ZipFile]:
-    """Yields a new ZIP file with mode 0600, which gets its name once it is complete."""
+    """Yields a new ZIP file with mode 0600. The file has a temporary name until it is complete."""
     if path.exists():
         message = f"{str(path)!r} exists; hint: choose another name"
         raise SettingsError(message)
@@ -101,7 +101,7 @@ def open_member(archive: zipfile.ZipFile, name: str) -> IO[bytes]:
     try:
         return archive.open(name)
     except (KeyError, RuntimeError) as error:
-        # Not there, encrypted, or compressed in a way that no backup uses.
+        # The file is missing, encrypted, or compressed with a method that no backup uses.
         reason = error.args[0] if error.args else error
         message = f"the backup is incomplete: {name!r} cannot be read: {reason}"
         raise SettingsError(message) from None
@@ -115,8 +115,8 @@ def iter_files(folder: Path, prefix: str) -> Iterator[BackupSource]:
 
 
 def plan_files(archive: zipfile.ZipFile, manifest: Manifest, settings: Settings) -> dict[str, Path]:
-    """Returns the target of each file of the archive. Raises `SettingsError` if one exists, is outside its folder, or is
-    missing in the archive.
+    """Returns the target of each file of the archive. Raises `SettingsError` if one exists, is outside its folder, or
+    is missing in the archive.
     """
     folders = {FILES_DIR: Path(settings.files_folder), LOGS_DIR: Path(settings.log_store_folder)}
     targets: dict[str, Path] = {}
@@ -142,7 +142,7 @@ def plan_files(archive: zipfile.ZipFile, manifest: Manifest, settings: Settings)
 
 
 def copy_into(archive: zipfile.ZipFile, source: BackupSource) -> bool:
-    """Copies a file; returns false if it was deleted meanwhile, because requests go on."""
+    """Copies a file into the archive. Returns false if a request has deleted the file meanwhile."""
     try:
         opened = source.path.open("rb")
     except FileNotFoundError:
@@ -175,7 +175,7 @@ def _create_private(path: Path) -> int:
 
 @contextmanager
 def delete_after_failure() -> Generator[list[Path]]:
-    """Yields a list for files that are written; deletes them if the block fails."""
+    """Yields a list to which the block adds the files that it writes. Deletes these files if the block fails."""
     written: list[Path] = []
     try:
         yield written

@@ -20,13 +20,15 @@ if TYPE_CHECKING:
     from penstock.jobs.backup_archive import Manifest
 
 REVISION_TABLE = "alembic_version"
-# Rows per statement.
+# Number of rows that one statement inserts.
 BATCH_ROWS = 500
 MAX_LINE_BYTES = 256 * 1024 * 1024
 
 
 def reflect_tables(connection: Connection) -> list[Table]:
-    """Returns the tables of the database as it is, parents first, so that older revisions can be copied too."""
+    """Returns the tables that the database actually has, so that older revisions can be copied too. Parents precede the
+    tables that refer to them.
+    """
     metadata = MetaData()
     metadata.reflect(connection)
     tables = [table for table in metadata.sorted_tables if table.name != REVISION_TABLE]
@@ -77,7 +79,9 @@ async def insert_tables(
 
 
 def _self_references(table: Table) -> list[str]:
-    """Returns the columns that refer to other rows of the same table. They are filled once all rows exist."""
+    """Returns the columns that refer to other rows of the same table. They are set after all rows have been
+    inserted.
+    """
     return [key.parent.name for key in table.foreign_keys if key.column.table is table]
 
 

@@ -1,4 +1,4 @@
-"""Checks of an installation: everything that a gateway needs, each with what to do if it is missing.
+"""Checks of an installation: everything that a gateway needs. Each failure has a hint that describes what to do.
 
 Nothing is created or changed, except for the probe that a bucket needs to show that it can be written.
 """
@@ -42,18 +42,20 @@ if TYPE_CHECKING:
 
 MEBIBYTE = 1024 * 1024
 FEW_BYTES, TOO_FEW_BYTES = 2048 * MEBIBYTE, 100 * MEBIBYTE
-# Time limit of each check that contacts another machine, and the maximum number of provider hosts to contact.
+# `CHECK_SECONDS` limits each check that contacts another machine. `MAX_HOSTS` is the maximum number of provider hosts
+# to contact.
 CHECK_SECONDS, MAX_HOSTS = 5.0, 20
-# A clock that differs by more makes tokens and signatures of clouds invalid.
+# Maximum difference between clocks. With a larger one, tokens and request signatures of cloud providers become invalid.
 MAX_CLOCK_SECONDS = 5.0
-# Each client may need a connection to a provider as well; the rest is for files and workers.
+# Minimum for the limit of open files. Each client may also need a connection to a provider; the rest is for files and
+# workers.
 MIN_OPEN_FILES = 4096
 
 Status = Literal["ok", "warning", "failed", "skipped"]
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """Result of one check. `hint` says what to do about a warning or a failure."""
+    """Result of one check. `hint` describes what to do about a warning or a failure."""
 
     name: str
     status: Status
@@ -229,7 +231,7 @@ async def _check_store(settings: Settings, database: Database) -> Findings:
 async def _check_redis(settings: Settings) -> Findings:
     if settings.redis.url is None:
         return [Finding("redis", "skipped", "redis.url is not set; nothing is shared between nodes")]
-    # The settings are only valid if the client is installed.
+    # The import cannot fail: settings with `redis.url` are only valid if the Redis client is installed.
     from penstock.snapshot.redis_notifier import fetch_redis_time  # noqa: PLC0415 - as said above
 
     try:
@@ -288,7 +290,9 @@ def _hosts_of_file(settings: Settings) -> set[str]:
 
 
 async def _hosts_of_store(database: Database) -> set[str]:
-    """Returns the base URLs of the integrations. The store was checked before, so its failures are reported already."""
+    """Returns the base URLs of the integrations. Returns none if the store fails, because the check of the store
+    reports that.
+    """
     query = select(integrations.c.ai_provider_id, integrations.c.configurations).where(
         integrations.c.status == "active"
     )
@@ -323,7 +327,7 @@ async def _check_provider(settings: Settings, origin: str) -> Findings:
     name = f"provider {urlsplit(origin).netloc}"
     fetcher = Fetcher(settings)
     try:
-        # Any status will do: it shows that the name resolves, that the port is open, and that TLS works.
+        # Every status counts as success: it shows that the name resolves, that the port is open, and that TLS works.
         response = await fetcher.send(FetchRequest(url=f"{origin}/", method="HEAD", seconds=CHECK_SECONDS))
     except FETCH_ERRORS as error:
         reason = str(error) or type(error).__name__

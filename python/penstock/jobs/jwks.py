@@ -1,4 +1,6 @@
-"""JWKS refresh. Fetches the keys that identity providers publish, and has a new snapshot published when they change."""
+"""JWKS refresh. Fetches the keys that identity providers publish. If they change, calls back so that a new snapshot is
+published.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ class JwksRefresher:
     """Refreshes the keys periodically. If a fetch fails, the known keys stay valid."""
 
     def __init__(self, tokens: TokenVerifier, seconds: float, on_change: Callable[[], None]) -> None:
-        """Stores the sources, the interval, and the callback for changes."""
+        """Stores the key sources with a URL, the interval in seconds, and the callback for changed keys."""
         self._sources = [source for source in tokens.sources if source.own.jwks_url]
         self._seconds = seconds
         self._ring = on_change

@@ -1,4 +1,4 @@
-"""Runner of log exports. Claims exports that were started and that no node runs, and writes their rows to a file."""
+"""Runner of log exports. Claims started exports that no node runs, and writes their rows to a file."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock")
 
 POLL_SECONDS = 5.0
-# With an embedded store no other process starts exports, and this one calls `notify`.
+# Poll interval for an embedded store. There only this process starts exports, and it calls `notify`.
 QUIET_SECONDS = 60.0
 LEASE_MS = 60_000
 PAGE_SIZE = 500
-# Bodies are read from their packs one by one.
+# Number of bodies that are read at the same time. Each is a separate read from a pack.
 CONCURRENT_BODIES = 8
 LOST_MESSAGE = "the export was stopped, or another node runs it"
 
@@ -62,7 +62,7 @@ class LogExporter:
     """Runs one export after the other."""
 
     def __init__(self, settings: Settings, database: Database, blobs: BlobStore, log_service: LogService) -> None:
-        """Takes the services; nothing runs yet."""
+        """Stores the services. `run` starts the work."""
         self._settings = settings
         self._database = database
         self._blobs = blobs

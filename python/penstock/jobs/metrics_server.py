@@ -25,7 +25,7 @@ class MetricsServer:
     def __init__(
         self, listener: socket.socket, paths: Iterable[str], report: MetricsReport, token: Secret | None
     ) -> None:
-        """Stores a listening socket, which stays open when the server ends."""
+        """Stores a listening socket. The socket stays open when the server ends."""
         self._listener = listener
         self._paths = tuple(paths)
         self._report = report

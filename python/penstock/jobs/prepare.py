@@ -45,14 +45,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock")
 
 ADMIN_KEY_CHECK_SECONDS = 3.0
-# Pause between two attempts to reach a database that does not answer.
+# Pause between two attempts to connect to a database that does not respond.
 CONNECT_RETRY_SECONDS = 1.0
 
 
 def prepare_for_start(settings: Settings, *, with_demo: bool = False) -> bytes:
     """Prepares the store in a short-lived process. Returns a `PreparedStore` encoded as MessagePack.
 
-    `with_demo` issues a key for the example commands, if the store is one that `penstock serve` creates itself.
+    With `with_demo`, also issues a key for the example commands, if `penstock serve` creates the store itself.
     """
     return msgspec.msgpack.encode(asyncio.run(_prepare_for_start(settings, with_demo=with_demo)))
 
@@ -80,7 +80,7 @@ async def _prepare_store(settings: Settings, *, with_demo: bool) -> PreparedStor
             admin_key = await bootstrap_organisation(
                 database, settings.store.admin_key, prefix=settings.store.key_prefix
             )
-        # A node of a cluster starts with its saved snapshot and reads the database afterwards.
+        # If there is a saved snapshot, a node of a cluster starts with it and reads the database afterwards.
         stored = saved_snapshot.load()
         if stored is None:
             stored = await _read_snapshot(settings, database, key, saved_snapshot)
@@ -94,7 +94,9 @@ async def _prepare_store(settings: Settings, *, with_demo: bool) -> PreparedStor
 
 
 async def _load_master_keys(settings: Settings, database: Database, *, create: bool) -> MasterKeys:
-    """Loads the master keys. With `create`, creates the file unless the store has credentials of another master key."""
+    """Loads the master keys. With `create`, creates the file if it is missing, unless the store already has credentials
+    of another master key.
+    """
     try:
         return load_master_keys(settings)
     except MissingMasterKeyError as error:
@@ -111,7 +113,7 @@ async def _warn_about_admin_key(settings: Settings, database: Database) -> None:
     if settings.store.admin_key is None or not database.exists:
         return
     with suppress(UnavailableError, TimeoutError):
-        # A node also starts while its database does not answer.
+        # The check has a time limit, because a node also starts while its database does not respond.
         async with asyncio.timeout(ADMIN_KEY_CHECK_SECONDS):
             if problem := await describe_admin_key_problem(database, settings.store.admin_key):
                 log.warning(problem)
@@ -138,7 +140,8 @@ async def _read_snapshot(
     async with database.read_connection() as connection:
         lookups = await load_secret_lookups(connection, vault)
     if lookups:
-        # A slow secret manager is asked again later. The values known before stay valid until then.
+        # If a secret manager is slow, the control process fetches the values later. Values from the last snapshot stay
+        # valid until then.
         await secrets.refresh(lookups, SECRETS_TIMEOUT_SECONDS)
         await secrets.stop()
     async with database.read_connection() as connection:
@@ -148,7 +151,7 @@ async def _read_snapshot(
     if tokens := load_token_verifier(settings, saved_snapshot):
         stored = msgspec.structs.replace(stored, jwt=tokens.export_keys())
     try:
-        # The control process starts with this snapshot, before it has read the store itself.
+        # The control process starts with this saved snapshot, before it has read the store itself.
         saved_snapshot.save(stored)
     except OSError as error:
         log.warning(SNAPSHOT_NOT_SAVED, error)
@@ -156,12 +159,12 @@ async def _read_snapshot(
 
 
 class MigrationSealer:
-    """Encrypts credentials that older releases stored in clear text. Looks for the master key only if there is
-    something to encrypt.
+    """Encrypts credentials that older releases stored in clear text. Loads the master key only if there is such a
+    credential.
     """
 
     def __init__(self, find: Callable[[], Awaitable[MasterKeys]]) -> None:
-        """Stores the function that finds the master key; encrypts nothing yet."""
+        """Stores the function that loads the master keys."""
         self._find = find
         self._vault: Vault | None = None
 
@@ -175,8 +178,8 @@ class MigrationSealer:
         return cls(find_key)
 
     async def seal(self, connection: AsyncConnection, config: str, owner: str) -> tuple[str, str | None]:
-        """Returns a config with its credentials masked, and the credentials encrypted for the row that owns them, or
-        `None` if it has none.
+        """Returns a config with its credentials masked, and the encrypted credentials, or `None` if it has none. These
+        can be decrypted only for the row with the id `owner`.
         """
         divided = config_credentials.split_credentials(msgspec.json.decode(config))
         if not divided.secrets:
@@ -203,10 +206,13 @@ class MigrationSealer:
 
 
 def load_token_verifier(settings: Settings, saved_snapshot: SavedSnapshot) -> TokenVerifier | None:
-    """Returns the token verifier with the keys from the settings and from the last run, or `None` if JWTs are disabled."""
+    """Returns the token verifier with the keys from the settings and from the last run, or `None` if JWTs are
+    disabled.
+    """
     if not settings.jwt.enabled:
         return None
-    # The JWT code is a tenth of what the control process imports, and most gateways accept no tokens.
+    # Imported only here: the JWT code is a tenth of all imports of the control process, and most gateways accept no
+    # tokens.
     from penstock.kit.token_verification import TokenVerifier  # noqa: PLC0415 - as said above
 
     tokens = TokenVerifier(settings)
@@ -216,8 +222,8 @@ def load_token_verifier(settings: Settings, saved_snapshot: SavedSnapshot) -> To
 
 
 def migrate_store(settings: Settings, *, wait_seconds: float = 0.0) -> tuple[str | None, str | None]:
-    """Migrates the store. Waits up to `wait_seconds` for a database that does not answer yet. Returns the revisions
-    before and after.
+    """Migrates the store. Waits up to `wait_seconds` for a database that does not respond yet. Returns the revision
+    before and the one after.
     """
 
     async def find_key() -> MasterKeys:
@@ -236,7 +242,9 @@ def migrate_store(settings: Settings, *, wait_seconds: float = 0.0) -> tuple[str
 
 
 async def _wait_for_database(database: Database, seconds: float) -> None:
-    """Tries to connect until it succeeds. Raises StartupError with the reason of the last failure."""
+    """Tries to connect until it succeeds, for at most `seconds`. Raises StartupError with the reason of the last
+    failure.
+    """
     deadline, logged = time.monotonic() + seconds, ""
     while seconds:
         try:
@@ -254,7 +262,9 @@ async def _wait_for_database(database: Database, seconds: float) -> None:
 
 
 def describe_cause(error: UnavailableError) -> str:
-    """Returns why the database cannot be used. Lines after the first may contain data."""
+    """Returns the reason why the database cannot be used. Only the first line of the cause is used, because the others
+    may contain data.
+    """
     cause = error.__cause__
     if cause is None:
         return error.message
@@ -262,10 +272,8 @@ def describe_cause(error: UnavailableError) -> str:
 
 
 def initialise_store(settings: Settings, email: str | None) -> str | None:
-    """Creates the tables, the master key and the first organisation. Returns the text of the admin key if it was
-    created here.
-    """
-    # Validated before anything is created.
+    """Creates the tables, the master key and the first organisation. Returns the admin key if this call created it."""
+    # The address is validated before anything is created.
     owner = normalise_email(email) if email else DEFAULT_OWNER_EMAIL
 
     async def run_setup() -> str | None:
@@ -277,7 +285,8 @@ def initialise_store(settings: Settings, email: str | None) -> str | None:
             await _migrate(database, sealing=MigrationSealer.from_key(key))
             prefix = settings.store.key_prefix
             created = await bootstrap_organisation(database, settings.store.admin_key, email=owner, prefix=prefix)
-            # From now on another node without this master key is rejected, instead of creating one of its own.
+            # Stores a data key. From now on, a node with another master key is rejected, and a node without one does
+            # not create its own.
             await Vault(key).renew_data_keys(database)
             return created
         finally:
@@ -315,7 +324,7 @@ def issue_sign_in_link(settings: Settings, email: str | None) -> str:
 
 
 def check_store(settings: Settings) -> None:
-    """Raises SettingsError if the gateway would not start with this store. Creates nothing, and asks no server."""
+    """Raises SettingsError if the gateway would not start with this store. Creates nothing, and contacts no server."""
 
     async def run_check() -> None:
         database = open_database(settings)
@@ -329,7 +338,8 @@ def check_store(settings: Settings) -> None:
         finally:
             await database.close()
 
-    # A master key in a secret manager is fetched only when the gateway starts, so the store is not checked here.
+    # A master key in a secret manager is fetched only when the gateway starts. Without the key, the store cannot be
+    # checked here.
     if settings.store_url and not settings.store.master_key_reference:
         asyncio.run(run_check())
 
@@ -349,7 +359,7 @@ def open_database(settings: Settings) -> Database:
 
 
 def create_data_dir(settings: Settings) -> None:
-    """Creates the folder of everything that is stored. Only the user of the gateway can read it."""
+    """Creates the folder for everything that the gateway stores, with a mode that lets only its own user read it."""
     if not settings.creates_store:
         return
     path = settings.store.data_dir
@@ -364,7 +374,8 @@ def create_data_dir(settings: Settings) -> None:
 
 
 async def _migrate(database: Database, sealing: MigrationSealer) -> tuple[str | None, str | None]:
-    # The control process imports this module as well, and would keep the 13 MB of Alembic and what it brings.
+    # Imported only here: the control process also imports this module, and does not need the 13 MB of Alembic and its
+    # dependencies.
     from penstock.store.migrate import migrate  # noqa: PLC0415 - as said above
 
     return await migrate(database, sealing=sealing)

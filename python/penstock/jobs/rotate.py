@@ -37,11 +37,13 @@ log = logging.getLogger("penstock")
 
 CHECK_INTERVAL_SECONDS = 60.0
 DAY_MS = 24 * 3600 * 1000
-# If two nodes check at the same time, the second waits for this lock and finds nothing to do.
+# Id of the database lock that a node holds while it rotates keys. A second node waits for the lock, and then finds
+# nothing to do.
 ADVISORY_LOCK_ID = 0x726F7461
-# Warnings are remembered so that each is logged only once.
+# Maximum number of warnings that are remembered, so that each is logged only once.
 MAX_REMEMBERED_WARNINGS = 10_000
-# Number of changes whose sections are stored. A node that missed more changes loads the complete snapshot.
+# Maximum number of changes for which the store has the changed sections. A node that missed more changes loads the
+# complete snapshot.
 MAX_STORED_CHANGES = 1000
 
 
@@ -75,7 +77,7 @@ class KeyRotator:
     async def _delete_expired(self) -> None:
         async with self._services.database.write_transaction() as connection:
             await _acquire_lock(connection, self._services)
-            # Expired digests are already rejected: the snapshot omits them after their expiry.
+            # This deletion may come late: the snapshot omits expired digests, so the keys are already rejected.
             await connection.execute(delete(key_digests).where(key_digests.c.expires_at <= now()))
             await connection.execute(
                 delete(sessions).where(sessions.c.created_at <= now() - MAX_SESSION_SECONDS * 1000)

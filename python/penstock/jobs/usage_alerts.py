@@ -1,5 +1,5 @@
-"""Alerts of budgets: marks groups that reach the threshold or the limit, once in each period. Each alert is an entry in the
-audit log, a line in the log, a metric, and a message to the webhook of the settings.
+"""Alerts of budgets: marks groups that reach the threshold or the limit, once in each period. Each alert is an entry in
+the audit log, a line in the log, a metric, and a message to the webhook of the settings.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock")
 
-# Groups that are marked in one transaction.
+# Maximum number of groups that are marked in one transaction.
 MAX_MARKED = 1000
-# Tables of objects with limits of their own, by the first part of the limit's id, with their paths in the API.
+# Table and API path of each kind of object that has its own limits. The key is the first part of a limit's id.
 OWNER_TABLES: Mapping[str, tuple[Table, str]] = {
     "api_key": (api_keys, "/v1/api-keys"),
     "workspace": (workspaces, "/v1/workspaces"),
@@ -41,7 +41,9 @@ OWNER_TABLES: Mapping[str, tuple[Table, str]] = {
 
 
 class AlertedLimit(NamedTuple):
-    """A budget with its threshold, in requests, tokens or nano-dollars. `kind` is that of its owner."""
+    """A budget with its threshold, in requests, tokens or nano-dollars. `kind` is the kind of its owner, such as
+    `api_key`.
+    """
 
     id: str
     kind: str
@@ -88,8 +90,8 @@ class Alert(NamedTuple):
 
 
 async def mark_used_groups(services: Services, limit_ids: Collection[str]) -> list[Alert]:
-    """Marks the groups of these budgets that reached the threshold or the limit, and returns them. Other ids are
-    ignored.
+    """Marks the groups of these budgets that reached the threshold or the limit, and returns an alert for each. Ignores
+    ids that are no budgets.
     """
     alerts: list[Alert] = []
     for limit in await _load_limits(services, limit_ids):
@@ -124,7 +126,9 @@ async def _load_limits(services: Services, limit_ids: Collection[str]) -> list[A
 
 
 async def _load_access_limits(connection: AsyncConnection) -> list[AlertedLimit]:
-    """Returns the budgets of workspaces at integrations. Their ids cannot be reversed, so all of them are read."""
+    """Returns the budgets that integrations set for workspaces. A limit's id does not show which budget it is, so all
+    of them are read.
+    """
     alerted: list[AlertedLimit] = []
     for access in await list_accesses(connection):
         for limit in list_limits(access.limits["usage_limits"]):
@@ -154,7 +158,7 @@ async def _mark_groups(services: Services, limit: AlertedLimit) -> list[Alert]:
     used = limit_usage.c[USAGE_COLUMNS[limit.type]]
     conditions = [
         (used >= limit.limit) & (limit_usage.c.status == ACTIVE),
-        # The limit was raised.
+        # The limit was raised, so the group may use it again.
         (used < limit.limit) & (limit_usage.c.status == EXHAUSTED),
     ]
     if limit.threshold is not None:

@@ -1,7 +1,7 @@
-"""Usage ledger: sums the usage of budgets. Counters of the data plane are corrected from it.
+"""Usage ledger: sums the usage of budgets in the store. The data plane corrects its own counters with these sums.
 
-The job reads the spool as another consumer. It saves how far it has read, and the sums that the store does not have
-yet, in one file. So nothing is lost or counted twice if a process is killed or the store is unavailable.
+The job reads the spool with its own position. One file has the position and the sums that are not in the store yet. So
+nothing is lost or counted twice if a process is killed or the store is unavailable.
 """
 
 from __future__ import annotations
@@ -40,21 +40,27 @@ log = logging.getLogger("penstock")
 
 FOLD_SECONDS = 0.5
 READ_EVENTS = 5000
-# Limit for usage that is not in the store yet. At this limit reading stops, and the spool keeps the rest.
+# Maximum number of sums that are not in the store yet. At this number, the job stops reading, and further records stay
+# in the spool.
 MAX_PENDING = 100_000
 # Maximum number of budgets and groups per transaction.
 MAX_BATCH = 1000
-# Other nodes' usage is read again this often.
+# Interval at which the usage of other nodes is read from the store.
 SYNC_SECONDS = 1.0
-# A node shows that it is alive this often. It counts for longer than it uses shares of limits after the last time.
+# Every `REPORT_SECONDS` a node reports to the store that it is alive. After `NODE_EXPIRY_MS` without a report, the
+# others no longer count it. It stops using its shares of limits before that.
 REPORT_SECONDS, NODE_EXPIRY_MS = 5.0, 3 * 60 * 1000
-# Time after which all nodes know a new one, and leave shares for it.
+# `JOIN_MS` after a node registers, all other nodes have read that it exists and leave it a share of limits. `NEVER_MS`
+# is the start for a node that has no share yet.
 JOIN_MS, NEVER_MS = 15_000, 2**63 - 1
-# Clocks of nodes may differ, and transactions take time.
+# Rows are read again if they changed this long before the last read. Clocks of nodes differ, and transactions take
+# time.
 SYNC_OVERLAP_MS = 10_000
-# Entries of past periods are deleted after this time, in batches.
+# Every `PRUNE_SECONDS`, entries of past periods are deleted that did not change for `PRUNE_AGE_MS`, up to `MAX_PRUNED`
+# at once.
 PRUNE_SECONDS, PRUNE_AGE_MS, MAX_PRUNED = 3600.0, 90 * 24 * 3600 * 1000, 10_000
-# After a start, the budgets that changed lately are marked: the last process may have been killed before it did.
+# After a start, budgets that changed in this time are checked for alerts. The last process may have been killed before
+# it sent them.
 UNMARKED_AGE_MS = 24 * 3600 * 1000
 
 
@@ -62,7 +68,7 @@ class UsageLedger:
     """Adds the usage of this node to the store, and passes the usage of all nodes to the data plane."""
 
     def __init__(self, settings: Settings, services: Services, figures: JobMetrics | None = None) -> None:
-        """Restores what was read before."""
+        """Restores the state that the last process saved."""
         self._services, self._database = services, services.database
         self._folder = settings.limits_folder
         self._state = LedgerState.load(self._folder)
@@ -71,8 +77,9 @@ class UsageLedger:
         self._synced_until = now() - SYNC_OVERLAP_MS
         self._worker_count = settings.server.workers
         self._report_due = 0.0
-        # When this node became one that the others did not know, and what follows from it.
+        # Time at which this node registered, if the other nodes did not know it.
         self._registered_at: int | None = None
+        # Start of the first windows in which the other nodes leave a share for this node, once it is known.
         self._share_start: int | None = None
         self._is_failing = False
         self._unmarked: set[str] | None = None
@@ -81,7 +88,7 @@ class UsageLedger:
         self.records = 0
 
     async def run(self) -> None:
-        """Works until cancelled."""
+        """Runs the ledger until cancelled."""
         synced_at, pruned_at = 0.0, time.monotonic()
         webhook = asyncio.create_task(self.webhook.run())
         try:
@@ -142,7 +149,7 @@ class UsageLedger:
             total = self._pending.setdefault(key, UsageSum())
             total.requests += not is_amendment
             if record.previous_cost_nanodollars is not msgspec.UNSET:
-                # A corrected cost adds the difference. The tokens are those that the record had.
+                # A correction adds the difference of the cost. The record has already added the tokens.
                 difference = (record.cost_nanodollars or 0) - (record.previous_cost_nanodollars or 0)
                 total.nanodollars += difference
                 total.corrected += difference
@@ -166,14 +173,16 @@ class UsageLedger:
         return bool(self._pending or self._state.batch)
 
     async def seal_batch(self) -> None:
-        """Chooses the sums that are stored next. From then on they do not change, so that they can be offered again."""
+        """Chooses the sums that are stored next. From then on they do not change, so that writing them again has no
+        effect.
+        """
         if not self._state.batch:
             keys = list(self._pending)[:MAX_BATCH]
             self._state.batch = [(key, self._pending.pop(key)) for key in keys]
             await asyncio.to_thread(self._save_state)
 
     async def store_batch(self) -> None:
-        """Adds the next sums to the store. A batch whose outcome is unknown is written again."""
+        """Adds the next sums to the store. If it is unknown whether a batch was stored, it is written again."""
         state = self._state
         await self.seal_batch()
         async with self._database.write_transaction() as connection:
@@ -190,7 +199,9 @@ class UsageLedger:
             await self.mark_groups()
 
     async def mark_groups(self) -> None:
-        """Sends the alerts of budgets that changed. Those that could not be marked are tried again."""
+        """Sends alerts for the budgets that changed. If the store fails, the same budgets are checked again at the next
+        call.
+        """
         if self._unmarked is None:
             query = select(limit_usage.c.limit_id).where(limit_usage.c.updated_at >= now() - UNMARKED_AGE_MS)
             async with self._database.read_connection() as connection:
@@ -208,7 +219,7 @@ class UsageLedger:
             raise
 
     async def prune(self) -> None:
-        """Deletes entries of past periods: those that did not change for long, and whose limit has a later period."""
+        """Deletes entries that did not change for `PRUNE_AGE_MS`, and whose limit has an entry of a later period."""
         later = limit_usage.alias()
         has_later = select(later.c.id).where(
             later.c.limit_id == limit_usage.c.limit_id, later.c.period_start > limit_usage.c.period_start
@@ -220,7 +231,9 @@ class UsageLedger:
                 await connection.execute(delete(limit_usage).where(limit_usage.c.id.in_(rows[at : at + MAX_BATCH])))
 
     async def _claim_sequence(self, connection: AsyncConnection) -> bool:
-        """Remembers the number of this batch. Returns false if the store has the batch already."""
+        """Stores the number of this batch as the last one of this node. Returns false if the store already has the
+        batch.
+        """
         node, sequence = self._state.node, self._state.sequence
         column = usage_ledger_nodes.c
         last = await connection.scalar(select(column.sequence).where(column.node == node))
@@ -233,8 +246,8 @@ class UsageLedger:
         return True
 
     async def _sync_counters(self, *, resets_only: bool = False) -> None:
-        """Passes the usage of all nodes since the last call to this node's data plane. With `resets_only`, passes only
-        that of groups whose usage was reset, because clients may wait for them.
+        """Passes usage that any node has stored since the last call to this node's data plane. With `resets_only`,
+        passes only groups whose usage was reset, because clients may wait for the reset.
         """
         since = self._synced_until - SYNC_OVERLAP_MS
         query = select(limit_usage).where(limit_usage.c.updated_at >= since)
@@ -259,8 +272,8 @@ class UsageLedger:
             await asyncio.to_thread(set_recorded_usage, self._folder, usages)
 
     async def report_workers(self) -> None:
-        """Tells the store that this node is alive, and the data plane how many workers all nodes have. They divide limits
-        among themselves while Redis is away.
+        """Reports to the store that this node is alive, and to the data plane how many workers all nodes have. While
+        Redis is unavailable, the workers divide limits among themselves.
         """
         if time.monotonic() < self._report_due:
             return
@@ -285,8 +298,8 @@ class UsageLedger:
         await asyncio.to_thread(members.save, self._folder)
 
     def _find_share_start(self, *, is_known: bool, is_alone: bool) -> int:
-        """Returns the start of the first windows in which the other nodes leave a share for this one. A node that they do
-        not know yet gets none of windows under way, unless it is alone.
+        """Returns the start of the first windows in which the other nodes leave a share for this one. A node that they
+        do not know yet gets no share of windows that have already begun, unless it is alone.
         """
         if self._share_start is None and self._registered_at is None:
             if is_known:
@@ -294,7 +307,8 @@ class UsageLedger:
             else:
                 self._registered_at = now()
         elif self._share_start is None and self._registered_at is not None:
-            # Nodes that start at the same time see each other by now.
+            # `is_alone` is only reliable at the second report: nodes that start at the same time see each other by
+            # then.
             self._share_start = 0 if is_alone else self._registered_at + JOIN_MS
         return NEVER_MS if self._share_start is None else self._share_start
 
@@ -309,7 +323,7 @@ class UsageLedger:
 
 
 async def _add_usage(connection: AsyncConnection, key: UsageKey, total: UsageSum) -> None:
-    """Adds usage to the entry of a budget and group, which is created if there is none."""
+    """Adds usage to the entry of a budget and group. Creates the entry if there is none."""
     added = {
         "requests": total.requests,
         "tokens": total.tokens,

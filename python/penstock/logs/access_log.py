@@ -36,7 +36,7 @@ class AccessLog:
     """Logs one line for each record, after the record was written."""
 
     def __init__(self, settings: Settings) -> None:
-        """Stores the proxies whose headers name the client."""
+        """Stores the trusted proxies, whose headers contain the address of the client."""
         self._is_enabled = settings.log.access
         self._proxies = TrustedProxies(settings.security.trusted_proxies)
         self._decode = msgspec.json.Decoder(AccessRecord).decode

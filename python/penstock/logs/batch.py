@@ -1,4 +1,4 @@
-"""What the log worker inserts into the log store in one transaction."""
+"""Data that the log worker inserts into the log store in one transaction."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Position(msgspec.Struct, frozen=True, order=True):
 
 
 class BodyLocation(msgspec.Struct, frozen=True):
-    """Where the bodies of a record are stored: key of the pack, and a range of bytes."""
+    """Location of a record's bodies: key of the pack, and a range of bytes in it."""
 
     key: str
     offset: int
@@ -24,7 +24,7 @@ class BodyLocation(msgspec.Struct, frozen=True):
 
 
 class RecordBatch(msgspec.Struct):
-    """Records, and what became known about earlier records. Inserting a batch twice has the effect of inserting it once.
+    """Records, and changes to earlier records. Inserting a batch twice has the effect of inserting it once.
 
     `records` are JSON objects, one per item, without newlines. Each of `amendments` has the `id` of its record and the
     amendable columns that change. Each of `feedback` has `id` and `organisation_id`; new feedback also has `trace_id`,
@@ -38,6 +38,6 @@ class RecordBatch(msgspec.Struct):
     feedback: list[dict[str, Any]] = msgspec.field(default_factory=list[dict[str, Any]])
     bodies: dict[uuid.UUID, BodyLocation] = msgspec.field(default_factory=dict[uuid.UUID, BodyLocation])
     texts: dict[uuid.UUID, str] = msgspec.field(default_factory=dict[uuid.UUID, str])
-    """Text of the bodies of records in this batch, for full-text search; `body_text.extract_text` makes it."""
+    """Text of each record's bodies, for full-text search. `ingest.extract_search_text` extracts it."""
     may_repeat: bool = True
-    """False if no record of the batch can have been inserted before. Then an engine need not look for them."""
+    """False if no record of the batch can have been inserted before, so that an engine need not look for duplicates."""

@@ -11,13 +11,14 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Longer texts are indexed up to here; a longer word is cut.
+# Maximum number of characters of a record that are indexed.
 MAX_TEXT_CHARS = 64 * 1024
+# Longer words are cut to this length.
 MAX_WORD_CHARS = 64
 MAX_SEARCH_WORDS = 20
-# Base64 and other encoded data has no words worth searching for.
+# Longer strings without a space are not indexed: they are Base64 or other encoded data.
 MAX_STRING_WITHOUT_SPACE_CHARS = 512
-# Chinese and Japanese characters are words of their own, because no spaces separate words there.
+# Each Chinese or Japanese character is a word, because these languages do not separate words by spaces.
 WORD_PATTERN = re.compile(r"[^\W_\u3040-\u30ff\u3400-\u9fff]+|[\u3040-\u30ff\u3400-\u9fff]")
 
 

@@ -14,7 +14,7 @@ log = logging.getLogger("penstock")
 
 
 class BreakerState(enum.Enum):
-    """State of the breaker. The value is the number in the metrics."""
+    """State of the breaker. The numbers are the values of its metric."""
 
     CLOSED = 0
     PROBING = 1
@@ -25,7 +25,7 @@ class StorageBreaker:
     """Opens after consecutive failures. After the backoff one probe decides whether it closes or stays open."""
 
     def __init__(self, threshold: int, backoff_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """Sets how many failures in a row open the breaker, and for how long."""
+        """Sets how many consecutive failures open the breaker, and how long it stays open before a probe."""
         self._threshold = threshold
         self._backoff_seconds = backoff_seconds
         self._clock = clock

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
     from penstock.logs.query import LogFilters, LogQuery
 
-# Beyond the time of the query itself.
+# Time that the client waits for a response, in addition to the time limit of the query itself.
 EXTRA_SECONDS = 2.0
 BODIES_TIMEOUT_SECONDS, METRICS_TIMEOUT_SECONDS = 20.0, 1.0
-# Less than the time that Prometheus waits for all metrics.
+# Shorter than the time that Prometheus waits for all metrics.
 REQUEST_METRICS_TIMEOUT_SECONDS = 5.0
-# The log worker sends a heartbeat more often.
+# Maximum time without an event of a live tail. The log worker sends heartbeats at shorter intervals.
 TAIL_SILENCE_SECONDS = 30.0
 MAX_LINE_BYTES = 1024 * 1024
 
@@ -73,7 +73,9 @@ class LogClient:
             raise _make_unavailable(error) from None
 
     async def get_metrics(self) -> dict[str, float]:
-        """Returns the metrics of the log worker. If it does not respond, they report that."""
+        """Returns the metrics of the log worker. If it does not respond, returns only `log_worker_up` with the
+        value 0.
+        """
         if not self._path:
             return {}
         try:
@@ -110,10 +112,11 @@ class LogClient:
 
     def _open_client(self) -> httpx2.AsyncClient:
         if self._client is None:
-            # Otherwise httpx2 would log every query at the gateway's own log level.
+            # At the gateway's own log level, httpx2 would log every query.
             logging.getLogger("httpx2").setLevel(logging.WARNING)
             self._client = httpx2.AsyncClient(
-                # Without `verify=False` it would load all certificate authorities, and a Unix socket has no certificate.
+                # A Unix socket has no certificate. Without `verify=False`, the client would load all certificate
+                # authorities.
                 transport=httpx2.AsyncHTTPTransport(
                     uds=self._path,
                     verify=False,
@@ -126,7 +129,9 @@ class LogClient:
 
 
 async def _iter_lines(response: httpx2.Response) -> AsyncIterator[bytes]:
-    """Yields the lines of a response. Unlike those of httpx2, they end only at a line feed, as JSON may contain others."""
+    """Yields the lines of a response. Lines end only at a line feed. The line iterator of httpx2 also splits at other
+    characters, which JSON may contain.
+    """
     rest = b""
     async for chunk in response.aiter_bytes():
         *lines, rest = (rest + chunk).split(b"\n")

@@ -1,4 +1,6 @@
-"""Columns of the log store. Both engines create their table from this list, and docs/log-fields.md is generated from it."""
+"""Columns of the log store. Both engines create their table from this list, and docs/log-fields.md is generated from
+it.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +10,12 @@ import msgspec
 
 # One cent in nano-dollars. Costs are stored in nano-dollars; filters and results of analytics are in cents.
 NANODOLLARS_PER_CENT = 10_000_000
-# `source` of the requests of a comparison of prompt versions.
+# Value of the column `source` for requests that compare prompt versions.
 COMPARISON_SOURCE = "comparison"
 
 
 class ColumnType(enum.Enum):
-    """Type of a column. `CATEGORY` is a string with few different values."""
+    """Type of a column. `CATEGORY` is a string of which there are only few different values."""
 
     UUID = "UUID"
     STRING = "string"
@@ -42,9 +44,9 @@ class Column(msgspec.Struct, frozen=True):
     meaning: str
     origin: Origin = Origin.RECORD
     is_listed: bool = True
-    """False for long values, which a list of logs leaves out."""
+    """False for columns with long values, which lists of logs omit."""
     is_amendable: bool = False
-    """True if the value may become known, or may change, after the record was written."""
+    """True if an amendment may set the value after the record was written."""
 
 
 def _define(
@@ -191,7 +193,7 @@ COLUMNS: tuple[Column, ...] = (
     ),
 )
 
-# Columns that only a re-rating sets.
+# Columns that are set only when the cost of a stored record is corrected.
 CORRECTION_COLUMNS = frozenset({"previous_cost_nanodollars", "previous_price_version"})
 
 COLUMNS_BY_NAME = {column.name: column for column in COLUMNS}
@@ -201,7 +203,7 @@ AMENDABLE_COLUMNS = tuple(column for column in COLUMNS if column.is_amendable)
 
 
 def render_markdown() -> list[str]:
-    """Renders the parts of docs/log-fields.md: introduction and table."""
+    """Renders the generated parts of docs/log-fields.md: the introduction and the table."""
     rows = [
         f"| `{column.name}` | {column.type.value} | {_describe_origin(column)} | {column.meaning} |"
         for column in COLUMNS

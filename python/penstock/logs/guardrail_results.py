@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-# In the record, bytes that only a result with feedback has.
+# Bytes that a record contains only if a guardrail result in it has feedback.
 FEEDBACK_MARK = b'"feedback":{"'
 PASSED, FAILED, ERROR = "passed", "failed", "error"
 
@@ -22,7 +22,7 @@ class CheckVerdict(msgspec.Struct, frozen=True):
 
     @property
     def word(self) -> str:
-        """The verdict in a word."""
+        """The verdict as a word, for metrics: `passed`, `failed` or `error`."""
         return ERROR if self.error is not None else PASSED if self.verdict else FAILED
 
 
@@ -47,7 +47,7 @@ class GuardrailVerdict(msgspec.Struct, frozen=True):
 
     @property
     def word(self) -> str:
-        """The verdict in a word; a guardrail in a dry run never denies."""
+        """The verdict as a word, for metrics. A guardrail in a dry run has `would_deny` in place of `deny`."""
         if self.deny:
             return "denied"
         if self.would_deny:
@@ -82,7 +82,9 @@ _decode_record = msgspec.json.Decoder(_RecordWithFeedback).decode
 
 
 def count_verdicts(results: msgspec.Raw) -> tuple[Counter[tuple[str, str]], Counter[tuple[str, str]]]:
-    """Returns how many guardrails and how many checks had each verdict. Raises a `MsgspecError` if it is no result."""
+    """Returns the number of results by id and verdict, for guardrails and for checks. Raises a `MsgspecError` if
+    `results` has another form.
+    """
     guardrails, checks = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     if results:
         for _, result in _decode_results(results).by_stage():
@@ -92,8 +94,8 @@ def count_verdicts(results: msgspec.Raw) -> tuple[Counter[tuple[str, str]], Coun
 
 
 def read_feedback(record_id: uuid.UUID, payload: bytes) -> list[dict[str, Any]]:
-    """Returns the feedback of guardrails in a record or an amendment. Its ids follow from the record, so that reading the
-    same twice has the effect of once.
+    """Returns the feedback of guardrails in a record or an amendment. The ids of the feedback are derived from that of
+    the record, so that reading it twice has the effect of once.
     """
     if FEEDBACK_MARK not in payload:
         return []

@@ -1,7 +1,7 @@
 """Consumer of the spool that fills the log store: records, feedback, amendments, and the locations of bodies.
 
-Request metrics, the access log and the file of refused requests get what this consumer has read, so that a record is
-read and decoded once.
+It also passes the records to request metrics, the access log and the file of refused requests. So each record is read
+only once.
 """
 
 from __future__ import annotations
@@ -37,17 +37,19 @@ log = logging.getLogger("penstock")
 
 MAX_BATCH_RECORDS, MAX_BATCH_BYTES, MAX_BATCH_SECONDS = 10_000, 16 * spool.MEBIBYTE, 0.5
 READ_EVENTS = 1000
-# Folders of edge workers. They write each record once; the control process may write one again after a kill.
+# Prefix of the spool folders of edge workers, which write each record once. The control process may write a record
+# again after it was killed.
 EDGE_PREFIX = "edge-"
 FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.5, 30.0
-# The text of the last kind that exists is searched: the client's response differs only if it was translated.
+# Kinds of response bodies, of which the first that exists is indexed. A separate client response exists only if it was
+# translated.
 RESPONSE_KINDS = (spool.CLIENT_RESPONSE, spool.UPSTREAM_RESPONSE)
 _encode_line = msgspec.json.Encoder().encode
 _decode_packed = msgspec.json.Decoder(PackedRecord).decode
 
 
 class PendingBatch:
-    """A batch of one writer that is being filled, or that could not be inserted yet."""
+    """Records of one writer that were read from the spool and are not inserted yet."""
 
     def __init__(self, node: str, reader: WriterReader) -> None:
         """Starts an empty batch at the reader's position."""
@@ -57,11 +59,12 @@ class PendingBatch:
         self.bytes = 0
         self.refused: list[bytes] = []
         self.is_refused_written = False
-        # Amendments of records of earlier batches, for request metrics.
+        # Amendments of records in earlier batches, for request metrics.
         self.late_usage: list[ObservedRecord] = []
-        # Records of requests that another gateway or the client made, which request metrics do not count.
+        # Indexes of records that clients sent as logs. Request metrics do not count these, because another program made
+        # the requests.
         self.external: set[int] = set()
-        # Records whose amendment was not there yet.
+        # Index of each record, by id, whose amendment was not in the spool yet.
         self.unfinished: dict[bytes, int] = {}
         self._index_by_id: dict[bytes, int] = {}
 
@@ -73,7 +76,7 @@ class PendingBatch:
 
     @property
     def has_items(self) -> bool:
-        """True if there is something to store."""
+        """True if the batch has records, changes or refused requests to store."""
         return bool(self.size or self.refused)
 
     def add_feedback(self, event: SpoolEvent) -> None:
@@ -88,7 +91,9 @@ class PendingBatch:
         self.bytes += len(line)
 
     def amend(self, record_id: bytes, fields: dict[str, Any]) -> bool:
-        """Changes a record of this batch, or adds an amendment of an earlier one. Returns true if it is in this batch."""
+        """Changes a record of this batch, or adds an amendment of a record in an earlier batch. Returns true if the
+        record is in this batch.
+        """
         index = self._index_by_id.get(record_id)
         if index is None:
             self.batch.amendments.append({"id": str(uuid.UUID(bytes=record_id)), **fields})
@@ -105,7 +110,9 @@ class PendingBatch:
 
 
 class StoreIngest:
-    """Inserts what the spool has. Runs in one thread; a failed batch is repeated until it succeeds."""
+    """Inserts the records of the spool into the log store. Runs in one thread. A failed batch is inserted again until
+    it succeeds.
+    """
 
     def __init__(
         self,
@@ -118,7 +125,7 @@ class StoreIngest:
         observers: RecordObservers | None = None,
     ) -> None:
         """Takes an open engine; reading starts after its saved positions. Unless `keeps_inline_data`, long base64 in
-        bodies is replaced by its digest. `observers` get each batch after it was inserted.
+        bodies is replaced by its digest. Each batch is passed to `observers` after it was inserted.
         """
         self.inserted = 0
         self.invalid = 0
@@ -130,13 +137,15 @@ class StoreIngest:
         self._publish = publish
         self._keeps_inline_data = keeps_inline_data
         self._observers = observers
-        # What was read from the spool and is not inserted yet. Batches of several writers are inserted together.
+        # Batches that were read from the spool and are not inserted yet. The batches of one list are inserted together.
         self._waiting: deque[list[PendingBatch]] = deque()
         self._retry_at = 0.0
         self._retry_seconds = FIRST_RETRY_SECONDS
 
     def run_once(self) -> int:
-        """Inserts what each writer has written, in as few transactions as possible. Returns the number of items inserted."""
+        """Inserts what each writer has written, in as few transactions as possible. Returns the number of items
+        inserted.
+        """
         if self._waiting and time.monotonic() < self._retry_at:
             return 0
         count = self._insert_waiting()
@@ -152,7 +161,7 @@ class StoreIngest:
                 count += self._insert_waiting()
                 self._waiting.append([pending])
                 if len(self._waiting) > 1:
-                    # The store does not take anything for now.
+                    # The log store does not accept inserts at the moment.
                     return count
         return count + self._insert_waiting()
 
@@ -165,7 +174,7 @@ class StoreIngest:
 
     @property
     def is_failing(self) -> bool:
-        """True while a batch waits to be repeated."""
+        """True while a batch waits to be inserted again."""
         return bool(self._waiting)
 
     def close(self) -> None:
@@ -189,13 +198,14 @@ class StoreIngest:
                 break
         reader.release_old_bodies()
         saved = self.follower.saved.get(reader.name)
-        # A segment without records was finished, and can be deleted.
+        # The reader has finished a segment without records. Saving the position allows it to be deleted.
         has_moved_on = saved is None or saved.segment < pending.position.segment
         return pending if pending.has_items or has_moved_on else None
 
     def _accept(self, pending: PendingBatch, event: SpoolEvent) -> None:
         match event.kind:
-            # No organisation can ask for records of requests without a valid key. They are in a file of their own.
+            # Records of requests without a valid key belong to no organisation that could query them. They are written
+            # to a separate file.
             case spool.END | spool.EXTERNAL_LOG if not event.flags & spool.REFUSED:
                 if event.kind == spool.EXTERNAL_LOG:
                     pending.external.add(len(pending.batch.records))
@@ -260,7 +270,7 @@ class StoreIngest:
         try:
             self.packs.flush()
             self._append_refused(group)
-            # If anything fails from here on, the batch is sent again, and may be in the store.
+            # If anything fails after this, the batch is inserted again, although the store may already have it.
             for pending in group:
                 pending.batch.may_repeat = True
             self.invalid += self._engine.insert(batch, positions)
@@ -305,7 +315,9 @@ class StoreIngest:
 
 
 def _can_join(group: list[PendingBatch], pending: PendingBatch) -> bool:
-    """Returns true if the batch may be inserted with those of the group: same node, and not too large together."""
+    """Returns true if the batch can be inserted together with the group: the node is the same, and the sum is not too
+    large.
+    """
     size = sum(other.size for other in group) + pending.size
     weight = sum(other.bytes for other in group) + pending.bytes
     is_same_node = group[0].batch.node == pending.batch.node
@@ -313,7 +325,9 @@ def _can_join(group: list[PendingBatch], pending: PendingBatch) -> bool:
 
 
 def _join_batches(group: list[PendingBatch]) -> RecordBatch:
-    """Returns one batch with everything of the group. An insertion costs a fixed time besides that of its records."""
+    """Returns one batch with the content of all batches of the group. One larger insertion takes less time than
+    several, because each has a fixed cost.
+    """
     first = group[0].batch
     joined = RecordBatch(first.node, first.writer)
     joined.may_repeat = any(pending.batch.may_repeat for pending in group)

@@ -1,4 +1,6 @@
-"""State file of the usage ledger: how far it has read the spool, and which usage the store does not have yet."""
+"""State file of the usage ledger: the positions up to which it has read the spool, and usage that is not in the store
+yet.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from penstock.logs.batch import Position
 
 log = logging.getLogger("penstock")
 
-# Files beside the counters of the data plane. It reads the second: what is known of the workers of all nodes.
+# Files in the folder with the counters of the data plane. The usage ledger reads `STATE_FILE`. The data plane reads
+# `MEMBERS_FILE`, which has `KnownMembers`.
 STATE_FILE, MEMBERS_FILE = "usage-ledger.json", "members"
 
 
@@ -62,26 +65,26 @@ class UsageKey(msgspec.Struct, frozen=True):
 
 
 class UsageSum(msgspec.Struct):
-    """Usage that the store does not have yet."""
+    """Usage of one `UsageKey` that is not in the store yet."""
 
     requests: int = 0
     tokens: int = 0
     nanodollars: int = 0
-    # Corrections of costs that `nanodollars` includes.
+    # Part of `nanodollars` that comes from corrections of costs.
     corrected: int = 0
 
 
 class LedgerState(msgspec.Struct):
-    """What one node has read, and which usage the store does not have yet."""
+    """State of one node's ledger: what it has read from the spool, and usage that is not in the store yet."""
 
     node: str
-    # Number of the next batch of sums. The store remembers the last one, so that none is added twice.
+    # Number of the next batch of sums. The store has the number of the last batch, so that none is added twice.
     sequence: int = 1
     positions: dict[str, Position] = {}
     batch: list[tuple[UsageKey, UsageSum]] = []
-    """Sums that are stored under this number. They do not change until the store has them."""
+    """Sums of the batch with the number `sequence`. They do not change until they are in the store."""
     pending: list[tuple[UsageKey, UsageSum]] = []
-    """Sums of later batches."""
+    """Sums that are not in a batch yet."""
 
     @classmethod
     def load(cls, folder: str) -> LedgerState:
@@ -96,21 +99,24 @@ class LedgerState(msgspec.Struct):
             return cls(str(uuid4()))
 
     def save(self, folder: str) -> None:
-        """Replaces the saved state at once."""
+        """Replaces the saved state atomically."""
         _replace_file(folder, STATE_FILE, msgspec.json.encode(self))
 
 
 class KnownMembers(NamedTuple):
-    """What the data plane must know of the workers of all nodes."""
+    """Information about the workers of all nodes, by which the data plane divides limits among them while Redis is
+    unavailable.
+    """
 
     workers: int
-    # When this node last showed the store that it is alive; 0: the nodes share no store.
+    # Unix time in milliseconds at which this node last reported to the store that it is alive. 0 if the nodes share no
+    # store.
     seen_ms: int = 0
-    # Start of the first windows in which the other nodes leave a share for this node.
+    # Start of the first windows in which the other nodes leave a share for this node, as Unix time in milliseconds.
     from_ms: int = 0
 
     def save(self, folder: str) -> None:
-        """Replaces what the data plane knows."""
+        """Replaces the file that the data plane reads."""
         _replace_file(folder, MEMBERS_FILE, b"%d %d %d" % self)
 
 
@@ -123,7 +129,7 @@ def _replace_file(folder: str, name: str, content: bytes) -> None:
 
 
 def read_ledger_positions(folder: str) -> dict[str, Position] | None:
-    """Returns how far the ledger has read the spool, by writer; `None` if it never did."""
+    """Returns the position up to which the ledger has read each writer's spool. Returns `None` if it has never run."""
     try:
         with open(os.path.join(folder, STATE_FILE), "rb") as file:
             return msgspec.json.decode(file.read(), type=LedgerState).positions

@@ -13,13 +13,13 @@ INVALID, NOT_FOUND, TOO_LARGE, UNAVAILABLE = 400, 404, 422, 503
 
 
 class QueryRequest(msgspec.Struct):
-    """A query, and the time that it may take."""
+    """A query with its time limit."""
 
     query: LogQuery
     timeout_seconds: float
 
 
 class ErrorMessage(msgspec.Struct):
-    """Why a request failed."""
+    """Response to a failed request, with the reason."""
 
     message: str

@@ -1,4 +1,6 @@
-"""What request metrics and the access log get of a record, and the observers that the ingest calls after an insertion."""
+"""Records as request metrics and the access log receive them, and the observers that `StoreIngest` calls after an
+insertion.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock")
 
-# Records whose usage is not known yet. Their amendment follows within a second; those of older ones are not counted.
+# Maximum number of records that are stored until their amendment with the usage arrives, usually within a second. If
+# there are more, the usage of the oldest is not counted.
 MAX_UNFINISHED_RECORDS = 4096
 
 
@@ -32,7 +35,7 @@ class ObservedLine(Protocol):
 
     @property
     def is_refused(self) -> bool:
-        """True for a request without a valid key."""
+        """True if the request had no valid key."""
         ...
 
     @property
@@ -42,7 +45,7 @@ class ObservedLine(Protocol):
 
 
 class ObservedRecord(NamedTuple):
-    """An `ObservedLine` of a batch."""
+    """The `ObservedLine` of a record that `StoreIngest` has inserted."""
 
     line: bytes
     is_refused: bool = False
@@ -50,10 +53,12 @@ class ObservedRecord(NamedTuple):
 
 
 class RecordObservers:
-    """Request metrics, access log, and the file of refused requests. The ingest calls them if there is no record file."""
+    """Passes records to request metrics, the access log, and the file of refused requests. `StoreIngest` uses it if
+    there is no record file.
+    """
 
     def __init__(self, settings: Settings) -> None:
-        """Prepares all of them."""
+        """Prepares the metrics, the access log, and the file of refused requests."""
         self.metrics = RequestMetrics(settings)
         self._access_log = AccessLog(settings)
         self._counts_usage = settings.metrics.enabled
@@ -70,7 +75,9 @@ class RecordObservers:
         self._access_log.observe(lines)
 
     def observe_inserted(self, lines: Sequence[ObservedLine]) -> None:
-        """Observes a batch of the log store, which no record file repeats in the process log."""
+        """Observes records that were inserted into the log store. Also writes them to the process log at level debug,
+        as the record file does with its own.
+        """
         self.observe(lines)
         if log.isEnabledFor(logging.DEBUG):
             log_requests(b"\n".join(line.line for line in lines if not line.is_refused))
@@ -92,7 +99,7 @@ class RecordObservers:
             self._is_failing = False
 
     def remember_unfinished(self, record_id: bytes, line: bytes) -> None:
-        """Keeps a record whose amendment follows in a later batch."""
+        """Stores a record whose amendment will be in a later batch."""
         if not self._counts_usage:
             return
         while len(self._unfinished) >= MAX_UNFINISHED_RECORDS:
@@ -100,7 +107,9 @@ class RecordObservers:
         self._unfinished[record_id] = line
 
     def find_amended(self, record_id: bytes, fields: Mapping[str, Any]) -> ObservedRecord | None:
-        """Returns the amendment of a record that was kept; `None` if there is none, or if it corrects a stored cost."""
+        """Returns an amendment together with its record. Returns `None` if `remember_unfinished` did not store the
+        record, or if the amendment corrects a stored cost.
+        """
         original = None if PREVIOUS_COST in fields else self._unfinished.pop(record_id, None)
         if original is None:
             return None

@@ -19,7 +19,7 @@ from penstock.settings.otel import find_traces_url, parse_pairs
 if TYPE_CHECKING:
     from penstock.settings.otel import Otel
 
-# The statuses that OTLP/HTTP allows to be retried.
+# Statuses after which OTLP/HTTP allows a client to send the batch again.
 RETRIED_STATUSES = frozenset({429, 502, 503, 504})
 SUCCESS_STATUSES = range(200, 300)
 TOO_LARGE_STATUS = 413
@@ -38,7 +38,9 @@ class Outcome(enum.Enum):
 
 
 class Delivery(msgspec.Struct, frozen=True):
-    """Result of sending a batch, with the spans that the collector rejected, and when to send the batch again."""
+    """Result of sending a batch, with the number of spans that the collector rejected, and the delay before the batch
+    may be sent again.
+    """
 
     outcome: Outcome
     reason: str = ""
@@ -47,7 +49,7 @@ class Delivery(msgspec.Struct, frozen=True):
 
 
 class PartialSuccess(msgspec.Struct, frozen=True):
-    """Spans that the collector rejected. OTLP writes 64-bit integers as text."""
+    """Number of spans that the collector rejected, and the reason. OTLP encodes 64-bit integers as strings."""
 
     rejectedSpans: int | str = 0  # noqa: N815 - name in OTLP
     errorMessage: str = ""  # noqa: N815 - name in OTLP
@@ -60,7 +62,9 @@ class ExportResponse(msgspec.Struct, frozen=True):
 
 
 class OtelClient:
-    """Client with one connection. It follows no redirects. The operator configures the address, so it is not checked."""
+    """Client with one connection. It follows no redirects. The operator configures the address, so it is not checked
+    against the address policy.
+    """
 
     def __init__(self, settings: Otel, tls_ca: str = "") -> None:
         """Stores the address and the headers of the collector, and a file with additional certificate authorities."""
@@ -80,7 +84,7 @@ class OtelClient:
         self._connection: http.client.HTTPConnection | None = None
 
     def send(self, payload: bytes, timeout_seconds: float | None = None) -> Delivery:
-        """Sends a batch. Never raises for what the network or the collector do."""
+        """Sends a batch. Errors of the network or of the collector are part of the result, and raise no exception."""
         body = zlib.compress(payload, GZIP_LEVEL, GZIP_WINDOW_BITS)
         seconds = min(self._timeout_seconds, timeout_seconds or self._timeout_seconds)
         try:
@@ -105,11 +109,11 @@ class OtelClient:
             self.close()
             if not is_reused:
                 raise
-            # The collector closed the idle connection.
+            # The collector had closed the idle connection, so the batch is sent again on a new one.
             return self._post(body, seconds)
         received = response.read(MAX_RESPONSE_BYTES)
         if not response.isclosed():
-            # The rest of a long response is not read.
+            # The rest of a long response is not read, so the connection cannot be used again.
             self.close()
         return read_delivery(response.status, response.headers.get("retry-after"), received)
 
@@ -138,7 +142,9 @@ def read_delivery(status: int, retry_after: str | None, received: bytes) -> Deli
 
 
 def parse_retry_after(text: str | None) -> float | None:
-    """Returns the seconds of a `retry-after` header, which has seconds or a date; `None` if it is not valid."""
+    """Returns the delay in seconds that a `retry-after` header sets, as a number or as a date. Returns `None` if it is
+    not valid.
+    """
     if not text:
         return None
     if text.strip().isdecimal():
@@ -155,6 +161,6 @@ def _read_success(received: bytes) -> Delivery:
         partial = msgspec.json.decode(received, type=ExportResponse).partialSuccess if received else None
         rejected = int(partial.rejectedSpans) if partial else 0
     except (msgspec.MsgspecError, ValueError):
-        # Some collectors return an empty response, or one in another format. The status is what counts.
+        # Some collectors return an empty response, or one in another format. The success status is enough.
         return Delivery(Outcome.ACCEPTED)
     return Delivery(Outcome.ACCEPTED, partial.errorMessage if partial else "", max(0, rejected))

@@ -1,5 +1,5 @@
-"""OpenTelemetry attributes from request and response bodies: parameters of the request, how the response ended, and, if
-wanted, messages. Reads the API formats of OpenAI, Anthropic, Google and Amazon; other bodies have none.
+"""OpenTelemetry attributes from request and response bodies: the parameters of the request, the finish reason, and, if
+enabled, messages. Reads the API formats of OpenAI, Anthropic, Google and Amazon; other bodies have none.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ from penstock.logs.otel_messages import collect_output, find_input, find_instruc
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-# The client's response differs from the provider's only if it was translated.
+# Kinds of response bodies, of which the first that exists is read. A separate client response exists only if it was
+# translated.
 RESPONSE_KINDS = (spool.CLIENT_RESPONSE, spool.UPSTREAM_RESPONSE)
 MAX_CONTENT_BYTES, MAX_LIST_ITEMS = 256 * 1024, 64
-# Events at both ends of a stream. The first ones identify the response, and the last ones say how it ended.
+# Number of events that are read at the beginning and at the end of a stream. The first ones have the id of the
+# response, and the last ones its finish reason.
 FIRST_EVENTS, LAST_EVENTS = 3, 8
-# Names of a parameter in requests, by attribute and type. Google and Amazon nest them in a separate object.
+# Type and names in requests of the parameter for each attribute. Google and Amazon nest the parameters in a separate
+# object.
 PARAMETERS: dict[str, tuple[type, tuple[str, ...]]] = {
     "gen_ai.request.max_tokens": (
         int,
@@ -51,14 +54,16 @@ RequestParameters = msgspec.defstruct(
 
 
 class ResponseChoice(msgspec.Struct, frozen=True):
-    """Choice of OpenAI, or candidate of Google."""
+    """A choice in a response of OpenAI, or a candidate in one of Google."""
 
     finish_reason: Any = None
     finishReason: Any = None  # noqa: N815 - name in the API
 
 
 class ResponseHead(msgspec.Struct, frozen=True):
-    """Identity of a response, and how it ended: of a complete response, or of one event of a stream."""
+    """Fields that identify a response and contain its finish reason. They are in a complete response, or in an event of
+    a stream.
+    """
 
     id: Any = None
     model: Any = None
@@ -81,7 +86,7 @@ _decode_head = msgspec.json.Decoder(ResponseHead).decode
 
 
 def read_body_attributes(bodies: Mapping[int, bytes], *, with_content: bool) -> dict[str, Any]:
-    """Returns the attributes that the bodies of a request have. Message contents are among them only `with_content`."""
+    """Returns the attributes from the bodies of a request. They include message contents only `with_content`."""
     request = bodies.get(spool.CLIENT_REQUEST, b"")
     response = next((bodies[kind] for kind in RESPONSE_KINDS if bodies.get(kind)), b"")
     attributes = {**_read_parameters(request), **_read_head(response)}
@@ -213,7 +218,9 @@ def _read_content(request: bytes, response: bytes) -> dict[str, Any]:
 
 
 def _encode_bounded(items: list[Any]) -> str:
-    """Encodes a list as JSON text. If it is too long, omits its first items, because the last ones are new."""
+    """Encodes a list as JSON text. If it is too long, omits the first items: they are older messages, which earlier
+    spans usually contain.
+    """
     texts = [msgspec.json.encode(item) for item in items]
     size = sum(map(len, texts))
     while texts and size > MAX_CONTENT_BYTES:

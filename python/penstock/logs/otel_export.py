@@ -50,24 +50,24 @@ log = logging.getLogger("penstock")
 POSITION_FILE = "otel-position.json"
 MAX_WAITING_RECORDS, MAX_WAITING_BYTES = 8192, 16 * spool.MEBIBYTE
 READ_EVENTS = 1000
-# Collectors accept at least 20 MiB; many proxies in front of them accept less.
+# Maximum size of a payload. Collectors accept at least 20 MiB, but many proxies in front of them accept less.
 MAX_PAYLOAD_BYTES = 4 * spool.MEBIBYTE
 FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 1.0, 60.0
 IDLE_SECONDS, LONGEST_IDLE_SECONDS = 0.05, 0.25
 # Time to export the remaining records after the log worker was stopped.
 LAST_EXPORT_SECONDS, JOIN_SECONDS = 2.5, 3.0
 MEASURE_SECONDS = 1.0
-# Part of `records.spool_bytes` that records may occupy for this consumer alone, while the collector does not respond,
-# and while it accepts less than arrives.
+# Maximum share of `records.spool_bytes` for records that only this consumer still needs. `MAX_SPOOL_SHARE` applies
+# while the collector does not respond, and `MAX_SPOOL_SHARE_IF_SLOW` while it accepts less than arrives.
 MAX_SPOOL_SHARE, MAX_SPOOL_SHARE_IF_SLOW = 0.5, 0.6
 NANOSECONDS = 1_000_000_000
 SERVICE_NAME = "service.name"
-# Records that clients sent themselves. Exporting them could return them to the collector that they came from.
+# Source of logs that clients sent themselves. They are not exported, because they may come from the same collector.
 EXTERNAL = "external"
 
 
 class ExportState(msgspec.Struct):
-    """How far each spool was exported."""
+    """Saved positions up to which each spool was exported."""
 
     positions: dict[str, Position] = {}
 
@@ -77,7 +77,7 @@ class WaitingRecord(msgspec.Struct, eq=False):
 
     writer: str
     at: Position
-    # Oldest segment that has a part of the record.
+    # Oldest spool segment with a frame of the record.
     segment: int
     is_killed: bool
     line: bytes
@@ -88,7 +88,7 @@ class WaitingRecord(msgspec.Struct, eq=False):
 
 
 class ExportFollower(SpoolFollower):
-    """Follows the spool, and holds the segments with bodies of records that wait."""
+    """Follows the spool. Also prevents the deletion of segments with bodies of records that are not exported yet."""
 
     unread_segments: dict[str, int] = {}  # noqa: RUF012 - replaced as a whole, and read by another thread
 
@@ -101,8 +101,8 @@ class ExportFollower(SpoolFollower):
 class OtelExporter:
     """Exports the records of the spool. Runs in one thread.
 
-    The position is saved after the collector accepted a batch, so a record is neither lost nor sent again, except if the
-    process ends between the two. Then it is sent again with the same span ids.
+    The position is saved after the collector accepted a batch, so no record is lost. If the process ends between the
+    two, the batch is sent again with the same span ids.
     """
 
     def __init__(self, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
@@ -135,12 +135,14 @@ class OtelExporter:
     # ── thread ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def start(self, stop: threading.Event) -> None:
-        """Starts the thread, which works until `stop` is set. A hanging collector must not keep the process alive."""
+        """Starts the thread, which works until `stop` is set. It is a daemon thread, so that a hanging collector does
+        not delay the exit.
+        """
         self._thread = threading.Thread(target=self._run, args=(stop,), name="otel", daemon=True)
         self._thread.start()
 
     def join(self) -> None:
-        """Waits a limited time for the end of the thread."""
+        """Waits until the thread ends, for at most `JOIN_SECONDS`."""
         if self._thread:
             self._thread.join(JOIN_SECONDS)
 
@@ -169,7 +171,8 @@ class OtelExporter:
     # ── consumer ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def run_once(self, *, final_seconds: float | None = None) -> int:
-        """Reads new events and sends at most one batch. Returns the number of events read and of records done.
+        """Reads new events and sends at most one batch. Returns the number of events that were read plus the number of
+        records that were finished.
 
         With `final_seconds`, it waits for no further records, and the batch may take at most that long.
         """
@@ -223,7 +226,7 @@ class OtelExporter:
         if event.kind == spool.AMEND:
             self._amend(event, now)
             return
-        # The requests of clients without a valid key belong to no organisation.
+        # Requests without a valid key belong to no organisation, so they are not exported.
         if event.kind not in {spool.END, KILLED} or event.flags & spool.REFUSED:
             return
         line = make_killed_line(event) if event.kind == KILLED else event.payload
@@ -255,7 +258,7 @@ class OtelExporter:
         try:
             return read_body_attributes(bodies, with_content=self._settings.content)
         except Exception:
-            # Clients choose the bodies, and one of them must not stop the export.
+            # Clients choose the bodies. An unexpected one must not stop the export.
             log.exception("the bodies of a request cannot be read for its span")
             return {}
 
@@ -269,7 +272,7 @@ class OtelExporter:
             waiting.due = now
 
     def _next_batch(self, now: float, *, is_final: bool) -> list[WaitingRecord]:
-        """Returns the records to send now: the oldest ones, whose amendments have arrived or are not waited for."""
+        """Returns the records to send now, the oldest first. It stops at a record whose amendment may still arrive."""
         if not self._waiting or now < self._retry_at:
             return []
         batch: list[WaitingRecord] = []
@@ -327,7 +330,7 @@ class OtelExporter:
         self.failures += 1
         self._is_failing = True
         self._report(reason)
-        # Several nodes must not return at the same moment.
+        # A random delay, so that several nodes do not retry at the same moment.
         backoff = self._retry_seconds * random.uniform(0.5, 1.0)  # noqa: S311 - not for cryptography
         self._retry_at = self._clock() + (backoff if after_seconds is None else max(after_seconds, backoff))
         self._retry_seconds = min(2 * self._retry_seconds, LONGEST_RETRY_SECONDS)
@@ -341,7 +344,9 @@ class OtelExporter:
     # ── limits and position ───────────────────────────────────────────────────────────────────────────────────────────
 
     def _skip_excess(self, now: float) -> int:
-        """Skips records that are too old, or all that wait if the spool is too large. Returns their number."""
+        """While the export is late, skips records that are too old. If the spool is too large, skips all waiting
+        records. Returns the number of skipped records.
+        """
         if not self._waiting or not (self._is_failing or self._is_full()):
             return 0
         count = 0
@@ -390,7 +395,7 @@ class OtelExporter:
         return unread_segments
 
     def _save_positions(self) -> None:
-        """Saves the place of the first record of each writer that waits, or of the end of what was read."""
+        """Saves a position for each writer: that of its first waiting record, or the end of what was read."""
         positions = {name: reader.position for name, reader in self.follower.readers.items()}
         for waiting in reversed(self._waiting):
             positions[waiting.writer] = min(waiting.at, positions[waiting.writer])
@@ -407,8 +412,8 @@ class OtelExporter:
         self.follower.unread_segments = self._find_unread_segments()
 
     def _hold_killed(self, positions: dict[str, Position]) -> None:
-        """Sets the position of a writer whose killed requests wait to the end of their segment. They are at the place
-        behind it, and the reader would not return them again if it started there.
+        """Moves a saved position back to the end of the segment if it is that of a killed request. Killed requests have
+        the position after their segment. A reader that starts there would not return them again.
         """
         for waiting in self._waiting:
             if waiting.is_killed and positions[waiting.writer] == waiting.at:

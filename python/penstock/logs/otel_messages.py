@@ -1,5 +1,5 @@
-"""Messages of requests and responses in the JSON format of OpenTelemetry's conventions: a role, and parts with a type.
-Binary data is omitted.
+"""Converts messages of requests and responses to the JSON format of OpenTelemetry's conventions: a role, and parts with
+a type. Binary data is omitted.
 """
 
 from __future__ import annotations
@@ -51,20 +51,20 @@ def collect_output(documents: Iterable[JsonObject]) -> list[JsonObject]:
 
 
 class OutputMessage(msgspec.Struct):
-    """One message of a response, as far as it has arrived."""
+    """One message of a response. Its parts grow with each event of a stream."""
 
     parts: dict[object, JsonObject] = {}
     finish_reason: str = ""
 
     def append(self, key: object, kind: str, field: str, text: object) -> None:
-        """Appends text to a part."""
+        """Appends text to a field of the part with this key. Creates the part if it does not exist."""
         part = self.parts.setdefault(key, {"type": kind})
         if isinstance(text, str):
             part[field] = part.get(field, "") + text
 
 
 class OutputCollector:
-    """Collects the messages of a response."""
+    """Collects the messages of a response from one document, or from the events of a stream."""
 
     def __init__(self) -> None:
         """Starts without messages."""
@@ -113,7 +113,7 @@ class OutputCollector:
         message = self._at(index)
         for part in _to_parts(content):
             last = next(reversed(message.parts.values()), None)
-            # A stream from Google has one text part per event.
+            # Each event of a stream from Google has a separate text part, so consecutive text parts are joined.
             if last and part["type"] == last["type"] == "text":
                 last["content"] += part["content"]
             else:
@@ -139,18 +139,18 @@ class OutputCollector:
         self._finish(_index(choice), choice.get("finish_reason"))
 
     def _add_items(self, response: JsonObject) -> None:
-        """Adds the output items of OpenAI's responses, which are one message here."""
+        """Adds the output items of OpenAI's Responses API as parts of a single message."""
         for item in _objects(response.get("output")):
             self._add_parts(0, item.get("content") if item.get("type") == "message" else [item])
         self._finish(0, response.get("status"))
 
     def _add_block(self, event: JsonObject) -> None:
-        """Adds an event of Anthropic's messages."""
+        """Adds an event of a stream from Anthropic's Messages API."""
         key = ("block", _index(event))
         match event.get("type"):
             case "content_block_start":
                 part = next(_to_parts([event.get("content_block")]), {"type": "text", "content": ""})
-                # The arguments of a tool call follow as text.
+                # The arguments of a tool call follow as text in later events.
                 self._at(0).parts[key] = {**part, "arguments": ""} if part["type"] == "tool_call" else part
             case "content_block_delta":
                 delta, message = _object(event.get("delta")), self._at(0)
@@ -182,7 +182,7 @@ def _to_message(item: JsonObject) -> JsonObject:
 
 
 def _role_of_item(item: JsonObject) -> str:
-    """Returns the role of an input item of OpenAI's responses without a role."""
+    """Returns the role for an input item of OpenAI's Responses API that has no role field."""
     return "tool" if str(item.get("type")).endswith("_output") else "assistant"
 
 
@@ -198,7 +198,9 @@ def _to_parts(content: Any) -> Iterator[JsonObject]:  # noqa: ANN401 - JSON
 
 
 def _to_part(item: JsonObject) -> JsonObject:
-    """Returns one part of a message of OpenAI, Anthropic, Google or Amazon. Other parts have a type alone."""
+    """Converts one part of a message from the format of OpenAI, Anthropic, Google or Amazon. Of unknown parts, only the
+    type remains.
+    """
     kind = _text(item.get("type"))
     if kind in TEXT_TYPES or (not kind and isinstance(item.get("text"), str)):
         return _text_part(item.get("text"))
@@ -255,7 +257,9 @@ def _response_part(call_id: Any, response: Any) -> JsonObject:  # noqa: ANN401 -
 
 
 def _parse_arguments(part: JsonObject) -> JsonObject:
-    """Returns a tool call whose arguments are a JSON value, if they are valid JSON text."""
+    """Returns the part. If it is a tool call whose arguments are valid JSON text, replaces the text by the JSON
+    value.
+    """
     arguments = part.get("arguments")
     if part["type"] == "tool_call" and isinstance(arguments, str) and arguments:
         try:

@@ -25,7 +25,7 @@ TRACE_ID, SPAN_ID = re.compile(r"(?!0{32})[0-9a-fA-F]{32}"), re.compile(r"(?!0{1
 TRACE_ID_BYTES, SPAN_ID_BYTES = 16, 8
 MAX_TEXT_CHARS, MAX_METADATA_PAIRS = 4096, 64
 NANODOLLARS_PER_DOLLAR = 1_000_000_000
-# Names of the conventions for operations of the gateway. Other operations keep their names.
+# Names in the conventions for operations of the gateway. Other operations have the same names in spans.
 OPERATION_NAMES = {
     "chatComplete": "chat",
     "messages": "chat",
@@ -41,7 +41,7 @@ OPERATION_NAMES = {
     "embedContent": "embeddings",
     "batchEmbedContents": "embeddings",
 }
-# Names of the conventions for providers. Other providers keep their slugs.
+# Names in the conventions for providers. Other providers have their slugs in spans.
 PROVIDER_NAMES = {
     "azure-ai": "azure.ai.inference",
     "azure-openai": "azure.ai.openai",
@@ -54,7 +54,7 @@ PROVIDER_NAMES = {
     "vertex-ai": "gcp.vertex_ai",
     "x-ai": "x_ai",
 }
-# Parts of the token counts. The totals include them.
+# Attributes for parts of the token counts. The total counts include these parts.
 USAGE_NAMES = {
     "cache_read": "gen_ai.usage.cache_read.input_tokens",
     "reasoning": "gen_ai.usage.reasoning.output_tokens",
@@ -93,7 +93,7 @@ class Attempt(msgspec.Struct, frozen=True):
     host: str = ""
     status: int | None = None
     duration: float = 0.0
-    # Milliseconds after the arrival of the request.
+    # Start of the attempt, in milliseconds after the arrival of the request.
     start: float | None = None
     error: str | None = None
 
@@ -127,7 +127,7 @@ class GuardrailResults(msgspec.Struct, frozen=True):
 
 
 class Metadata(msgspec.Struct, frozen=True):
-    """Metadata as parallel lists, which records of batches and external logs have."""
+    """Metadata as a list of keys and a list of values, as in records of batches and external logs."""
 
     key: list[str] = []
     value: list[Any] = []
@@ -241,8 +241,8 @@ def derive_trace_id(record: SpanRecord) -> str:
 
 
 def derive_span_id(record: SpanRecord, span_id: str | None) -> str:
-    """Returns a span id as 16 hexadecimal digits. Without a given id, it follows from the id of the record, so that a
-    repeated export has the same one.
+    """Returns a span id as 16 hexadecimal digits. If the client sent no id, it is derived from that of the record, so
+    that a repeated export has the same id.
     """
     if not span_id:
         return record.id.bytes[TRACE_ID_BYTES - SPAN_ID_BYTES :].hex()
@@ -290,8 +290,8 @@ def _build_attributes(record: SpanRecord, operation: str) -> Attributes:
 
 
 def _attempt_spans(record: SpanRecord, trace_id: str, parent_id: str, start: int) -> list[dict[str, Any]]:
-    """Returns the spans of the attempts. Records of earlier releases have no start times; their attempts follow each
-    other.
+    """Returns the spans of the attempts. In records of earlier releases, attempts have no start time, so each starts at
+    the end of the previous one.
     """
     spans: list[dict[str, Any]] = []
     arrival = start
@@ -331,7 +331,8 @@ def _guardrail_spans(record: SpanRecord, trace_id: str, parent_id: str, times: t
     for stage, ran in (("input", results.before_request_hooks), ("output", results.after_request_hooks)):
         for number, result in enumerate(ran, 1):
             duration = _to_ns(result.execution_time)
-            # Without a time, a guardrail of the request ran at its start, and one of the response at its end.
+            # A result without a time gets a default: the start of the request for input guardrails, and its end for
+            # output guardrails.
             fallback = times[0] if stage == "input" else max(times[0], times[1] - duration)
             start = (parse_time_ns(result.created_at) if result.created_at else 0) or fallback
             span_id = _digest(SPAN_ID_BYTES, record.id.hex, stage, str(number))
@@ -372,7 +373,7 @@ def _make_span(
 
 
 def _encode_value(value: Any) -> dict[str, Any]:  # noqa: ANN401 - any attribute value
-    # The most frequent type first.
+    # Strings are checked first, because they are the most frequent type.
     if isinstance(value, str):
         return {"stringValue": value}
     if isinstance(value, bool):

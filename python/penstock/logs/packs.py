@@ -1,5 +1,5 @@
-"""Storage of bodies. Packs hold the compressed bodies of many records; their keys follow from places in the spool, so a
-replay writes the same bytes again.
+"""Storage of bodies. A pack has the compressed bodies of many records. Its key is derived from a position in the spool,
+so reading the spool again writes the same bytes again.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ if TYPE_CHECKING:
     from penstock.logs.breaker import StorageBreaker
 
 MAX_PACK_BYTES = 32 * MEBIBYTE
-# A pack in a bucket is written only once, so it is closed after this time even if it is small.
+# Time after which a pack is complete even if it is small. An object in a bucket can be written only once.
 MAX_PACK_AGE_SECONDS = 60.0
 BUFFER_BYTES = 8 * MEBIBYTE
 COMPRESSION_LEVEL = 1
-# A damaged location must not make the reader allocate more.
+# Maximum size of one record's bodies. Protects the reader from a damaged location with a huge length.
 MAX_BODIES_BYTES = 512 * MEBIBYTE
 OWNER_ONLY_MODE, FOLDER_MODE = 0o600, 0o700
 PACKS, PACK_SUFFIX, DRAFT_SUFFIX = "packs", ".pack", ".new"
-# First folder of the paths of single objects, for lifecycle rules of buckets. Other tools expect this name.
+# First folder in the paths of single objects (`v1`, `v2`). Lifecycle rules of buckets can select it, and other tools
+# expect this name.
 OBJECT_CLASS = "30"
 UNSAFE_PATTERN = re.compile(r"[^A-Za-z0-9_.-]")
 HOUR_PATTERN = re.compile(r"(\d{4})-(\d{2})-(\d{2})T(\d{2})")
@@ -46,7 +47,7 @@ UPLOAD_RETRY_SECONDS = 1.0
 
 
 class PackedRecord(msgspec.Struct, frozen=True):
-    """Fields of a record that decide where its bodies are stored."""
+    """Fields of a record that determine the path of its bodies."""
 
     id: str = ""
     organisation_id: str | None = None
@@ -81,7 +82,7 @@ class Bucket(Protocol):
 
 
 class OpenPack(msgspec.Struct):
-    """A pack that still grows."""
+    """A pack to which bodies are still added."""
 
     key: str
     opened_at: float
@@ -92,7 +93,7 @@ class OpenPack(msgspec.Struct):
 class PackWriter:
     """Writes packs, or one object per record, into a local folder. Used by one thread.
 
-    Everything of a batch is in files before the batch is inserted. A pack of an earlier process is never continued.
+    The bodies of a batch are in files before its records are inserted. A pack of an earlier process is never continued.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class PackWriter:
         """Sets folder and layout: `packs`, `v1` or `v2`. At most `limit_bytes` wait for the upload to a bucket."""
         self.root = Path(root)
         self.dropped = 0
-        # Two counters, because another thread uploads.
+        # Two separate counters, because another thread uploads and each thread changes only one of them.
         self.added_bytes = 0
         self.uploaded_bytes = 0
         self._layout = layout
@@ -112,7 +113,7 @@ class PackWriter:
         self._open: dict[tuple[str, str, str], OpenPack] = {}
         self._buffered = 0
         self._full: list[str] = []
-        # Keys that may be uploaded. Those of an earlier process are complete.
+        # Keys of complete packs, which may be uploaded. Packs of an earlier process are always complete.
         self.sealed: list[str] = []
         if is_remote:
             for path in sorted(self.root.rglob("*")):
@@ -128,7 +129,9 @@ class PackWriter:
     def add(
         self, record: PackedRecord, bodies: Mapping[int, bytes], node: str, writer: str, at: Position
     ) -> BodyLocation | None:
-        """Adds the bodies of a record and returns where they will be; `None` if too much waits for its upload."""
+        """Adds the bodies of a record and returns their location. Returns `None` and drops the bodies if too many bytes
+        wait for their upload.
+        """
         if self._is_remote and self.waiting_bytes >= self._limit_bytes:
             self.dropped += 1
             return None
@@ -162,7 +165,9 @@ class PackWriter:
         self._buffered = 0
 
     def commit(self, *, is_final: bool = False) -> None:
-        """Marks full and old packs as complete after their records were inserted; all of them if `is_final`."""
+        """Marks full and old packs as complete, or all packs if `is_final`. Called after their records were
+        inserted.
+        """
         oldest = self._clock() - MAX_PACK_AGE_SECONDS
         for location, pack in list(self._open.items()):
             if is_final or pack.opened_at <= oldest:
@@ -209,7 +214,7 @@ class PackWriter:
 
 
 class PackStore:
-    """Reads and deletes stored bodies, and uploads them if they belong in a bucket."""
+    """Reads and deletes stored bodies. Uploads packs if a bucket is configured."""
 
     def __init__(self, writer: PackWriter, bucket: Bucket | None, breaker: StorageBreaker) -> None:
         """Stores the writer of local files, and the bucket to which they are moved."""

@@ -1,4 +1,6 @@
-"""Queries of the log store. The control process sends them as JSON to the log worker; every query is limited to one organisation."""
+"""Queries of the log store. The control process sends them as JSON to the log worker; every query is limited to one
+organisation.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from typing import Annotated, Literal
 import msgspec
 
 Timestamp = Annotated[dt.datetime, msgspec.Meta(tz=True)]
-# Times of logs. Later ones cannot be stored in ClickHouse.
+# Range of times in filters. ClickHouse cannot store later times.
 EPOCH = dt.datetime.fromtimestamp(0, dt.UTC)
 END_OF_TIME = dt.datetime(2200, 1, 1, tzinfo=dt.UTC)
 
@@ -20,7 +22,7 @@ MAX_METADATA_CHARS = 512
 MAX_SEARCH_CHARS = 1000
 MAX_RANGE_DAYS = 3660
 
-# What may have rescued a request whose first attempt failed.
+# Values of the filter `rescued`: how a request succeeded whose first attempt failed.
 RESCUES = ("retry", "fallback")
 
 Values = Annotated[list[str], msgspec.Meta(max_length=MAX_FILTER_VALUES)]
@@ -33,21 +35,21 @@ class LogFilterError(ValueError):
 
 
 class Restriction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Limits a caller to own records: those of one of these users, or of one of these API keys."""
+    """Limits a caller to records that belong to one of these users or API keys."""
 
     user_ids: Values = msgspec.field(default_factory=list[str])
     api_key_ids: Values = msgspec.field(default_factory=list[str])
 
 
 class LogFilters(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Conditions on records, all of which must hold. Within a list, one match is enough.
+    """Conditions on records, all of which must be true. A list is true if one of its items matches.
 
     The names are those of `AnalyticsFilters` of the API. Both ends of a range are included. Costs are in cents.
     """
 
     organisation_id: str
     workspace_ids: Values | None = None
-    """None: all workspaces. An empty list matches nothing."""
+    """`None` stands for all workspaces. An empty list matches nothing."""
     restricted_to: Restriction | None = None
     time_of_generation_min: Timestamp | None = None
     time_of_generation_max: Timestamp | None = None
@@ -60,7 +62,7 @@ class LogFilters(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_
     cost_min: float | None = None
     cost_max: float | None = None
     weighted_feedback_min: float | None = None
-    """Compared with the average of value × weight over the feedback of the record's trace."""
+    """Minimum for the average of value × weight over all feedback on the record's trace."""
     weighted_feedback_max: float | None = None
     status_code: Annotated[list[int], msgspec.Meta(max_length=MAX_FILTER_VALUES)] | None = None
     virtual_keys: Values | None = None
@@ -76,13 +78,13 @@ class LogFilters(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_
     cache_status: Values | None = None
     outcome: Values | None = None
     rescued: Values | None = None
-    """See `RESCUES`. Successful requests that needed one of these."""
+    """Matches successful requests that needed one of these `RESCUES`."""
     guardrails: Values | None = None
-    """Requests with a result of one of these guardrails; graphs of guardrails have only their results."""
+    """Matches requests with a result of one of these guardrails. Graphs of guardrails only contain results of these."""
     metadata: dict[str, Values] | None = None
     """See `parse_metadata_filter`."""
     q: Annotated[str, msgspec.Meta(max_length=MAX_SEARCH_CHARS)] | None = None
-    """Words that the bodies of a record must contain, all of them and in any order."""
+    """Words that the bodies of a record must contain: all of them, in any order."""
 
 
 GraphName = Literal[
@@ -138,7 +140,7 @@ Rollup = Literal["1m", "5m", "15m", "1h", "1d", "1w"]
 
 
 class GraphQuery(msgspec.Struct, kw_only=True, tag="graph", forbid_unknown_fields=True):
-    """One graph of analytics. The range of time is mandatory; `time_zone` decides where days and weeks begin. Without
+    """One graph of analytics. The range of time is mandatory; Days and weeks begin at midnight in `time_zone`. Without
     `rollup`, the width of the time buckets follows from the range.
     """
 
@@ -169,11 +171,13 @@ class GroupQuery(msgspec.Struct, kw_only=True, tag="group", forbid_unknown_field
 
 
 class ListQuery(msgspec.Struct, kw_only=True, tag="list", forbid_unknown_fields=True):
-    """Records by time. `cursor` is `next_cursor` of the page before; `columns` are names of `columns.COLUMNS`."""
+    """Records by time. `cursor` is the `next_cursor` of the previous page. `columns` are names from
+    `columns.COLUMNS`.
+    """
 
     filters: LogFilters
     columns: list[str] | None = None
-    """None: all columns without long values."""
+    """`None` stands for all columns that are listed (`Column.is_listed`)."""
     order: Literal["desc", "asc"] = "desc"
     cursor: str | None = None
     limit: PageSize = 50
@@ -214,7 +218,9 @@ class UnpricedQuery(msgspec.Struct, kw_only=True, tag="unpriced", forbid_unknown
 
 
 class UsageQuery(msgspec.Struct, kw_only=True, tag="usage", forbid_unknown_fields=True):
-    """What the cost of records depends on, the oldest first. `cursor` is `next_cursor` of the page before."""
+    """Fields of records on which their costs depend, the oldest records first. `cursor` is the `next_cursor` of the
+    previous page.
+    """
 
     filters: LogFilters
     cursor: str | None = None
@@ -222,8 +228,8 @@ class UsageQuery(msgspec.Struct, kw_only=True, tag="usage", forbid_unknown_field
 
 
 class DemandQuery(msgspec.Struct, kw_only=True, tag="demand", forbid_unknown_fields=True):
-    """What limits depend on, of the requests that reached a provider or the cache, the oldest first. With
-    `only_limited`, instead of those that a limit refused or would have refused. `cursor` as in `UsageQuery`.
+    """Fields on which limits depend, for requests that reached a provider or the cache, the oldest first. With
+    `only_limited`, for requests that a limit refused or would have refused instead. `cursor` is as in `UsageQuery`.
     """
 
     filters: LogFilters
@@ -250,7 +256,8 @@ LogQuery = (
 
 
 def parse_metadata_filter(text: str) -> dict[str, list[str]]:
-    """Parses the filter `metadata` of a URL: a JSON object whose values are strings, or lists of strings to choose from.
+    """Parses the filter `metadata` of a URL: a JSON object whose values are strings, or lists of strings to choose
+    from.
 
     Numbers and booleans are compared by their JSON text. Raises `LogFilterError`.
     """

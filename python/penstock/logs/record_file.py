@@ -1,4 +1,6 @@
-"""Consumer of the spool that writes the record file, as JSON Lines. Records appear in it once, also after a kill."""
+"""Consumer of the spool that writes the record file, as JSON Lines. Each record is in it once, even if the process was
+killed.
+"""
 
 from __future__ import annotations
 
@@ -52,14 +54,14 @@ class WaitingLine(msgspec.Struct):
     is_refused: bool
     due: float
     original: bytes = b""
-    """Record that this line amends, if it was found."""
+    """JSON of the record that this line amends, if that record was found."""
 
 
 class RecordFileConsumer:
     """Appends the records of the spool to the record file, and those of rejected requests to a separate file.
 
-    A file next to the record file holds the positions and the size of the record file after each batch. What is behind
-    that size after a restart was not saved; it is removed and written again.
+    A state file has the spool positions and the size of the record file after each batch. After a restart, lines beyond
+    that size are removed and written again.
     """
 
     def __init__(
@@ -68,7 +70,9 @@ class RecordFileConsumer:
         spool_folder: str,
         on_written: Callable[[list[WaitingLine]], None] = lambda _written: None,
     ) -> None:
-        """Restores the state of the last batch. `on_written` gets the lines of each batch after it was saved."""
+        """Restores the state of the last batch. `on_written` is called with the lines of each batch after its state was
+        saved.
+        """
         self._on_written = on_written
         self.written = 0
         self.failed = 0
@@ -130,8 +134,9 @@ class RecordFileConsumer:
         if waiting := self._by_id.get(event.id):
             waiting.line, waiting.due = amend_line(waiting.line, fields), now
             return
-        # The record is written already. After a restart its amendment may be in it. Corrections of costs are never part
-        # of a record, and there may be millions, for which the file is not searched.
+        # The record was already written. After a restart, it may already include the amendment, so the file is
+        # searched. Corrections of costs are never included, and the file is not searched for them, because there may be
+        # millions.
         name = str(uuid.UUID(bytes=event.id))
         original = b"" if PREVIOUS_COST in fields else self._files[0].find_line(name.encode())
         written = decode_fields(original)
@@ -204,7 +209,7 @@ class RecordFileConsumer:
             self._save(FileState(sizes, self._state.positions))
 
     def _save_rotation(self) -> None:
-        """Saves that a file is new and empty. The positions stay those of the last batch."""
+        """Saves that a file is new and empty. The saved positions remain those of the last batch."""
         sizes = list(self._state.files)
         for index, file in enumerate(self._files):
             inode, size = file.get_state()

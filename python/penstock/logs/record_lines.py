@@ -1,4 +1,4 @@
-"""Record lines that the log worker makes: of killed requests, and of records with their amendments."""
+"""Builds record lines for killed requests, and merges amendments into record lines."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ if TYPE_CHECKING:
 
     from penstock.logs.spool_reader import SpoolEvent
 
-# Longer than the token count of a response takes. Records whose amendment comes later are written without it.
+# Time that a record waits for its amendment. The token count of a response takes less. If the amendment comes later,
+# the record is written without it.
 AMENDMENT_WAIT_SECONDS = 0.5
 # Field of an amendment that corrects the cost of a record.
 PREVIOUS_COST = "previous_cost_nanodollars"
 
 
 def decode_fields(payload: bytes) -> dict[str, Any]:
-    """Returns a JSON object; an empty one if the payload is none."""
+    """Decodes a payload as a JSON object. Returns an empty one if it is not valid."""
     try:
         return msgspec.json.decode(payload, type=dict[str, Any])
     except msgspec.MsgspecError:
@@ -40,7 +41,7 @@ def encode_amendment(record_id: bytes, fields: Mapping[str, Any]) -> bytes:
 
 
 def make_killed_line(event: SpoolEvent) -> bytes:
-    """Returns the record of a request whose process was killed, built from the data at its beginning."""
+    """Returns the record of a request whose process was killed, built from its `BEGIN` frame."""
     flags = event.request.flags if event.request else 0
     has_bodies = bool(event.request and event.request.bodies)
     body = "dropped" if flags & BODIES_DROPPED else "cut" if flags & BODY_CUT else "kept" if has_bodies else "off"

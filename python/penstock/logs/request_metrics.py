@@ -32,9 +32,9 @@ NANODOLLARS_PER_DOLLAR = 1_000_000_000
 OTHER = "other"
 MAX_LABEL_CHARS = 128
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE"})
-# Endpoint of a request that is passed through, or of an unknown path.
+# Values of the label `endpoint` for requests that are passed through, and for unknown paths.
 PASS_THROUGH, UNKNOWN_ENDPOINT = "proxy", "unknown"
-# Labels of every series, besides `app`, `env` and those of the settings.
+# Labels of every series. `app`, `env` and the labels of the settings are added to them.
 LABELS = ("method", "endpoint", "code", "provider", "source", "stream", "cacheStatus")
 # Upper bounds of buckets. Dashboards for other gateways rely on them.
 SECONDS_BOUNDS = (0.1, 1, 1.5, 2, 3, 5, 7, 10, 15, 20, 30, 45, 60, 90, 120, 240, 500, 1000, 3000)
@@ -45,7 +45,7 @@ MILLISECONDS_BOUNDS = (
 
 
 class MeteredRecord(msgspec.Struct, frozen=True):
-    """Fields of a record that metrics are made from. Durations are in milliseconds."""
+    """Fields of a record from which metrics are computed. Durations are in milliseconds."""
 
     request_method: str = ""
     operation: str = ""
@@ -78,13 +78,15 @@ class MeteredRecord(msgspec.Struct, frozen=True):
 
 
 def measure_times(record: MeteredRecord) -> tuple[float | None, ...]:
-    """Returns the values of `HISTOGRAMS` in their order, in one pass: each request has most of them."""
+    """Returns the value of each histogram in `HISTOGRAMS`, in their order. One function computes all of them, because a
+    request has most of the values.
+    """
     took, first_byte, added = record.response_time, record.time_to_first_byte, record.gateway_processing_time
     before, parsing = record.pre_processing_time, record.request_parsing_time
     seconds = at_provider = after_first_byte = None
     if took is not None:
         seconds = took / 1000
-        # Otherwise no request was sent to a provider.
+        # Without attempts, no request was sent to a provider.
         if record.attempts:
             at_provider = None if added is None else max(0.0, took - added)
             after_first_byte = None if first_byte is None else max(0.0, took - first_byte)
@@ -103,7 +105,7 @@ def measure_times(record: MeteredRecord) -> tuple[float | None, ...]:
 
 
 class HistogramFamily(NamedTuple):
-    """Name and help text of a histogram, and its bounds. `measure_times` returns its value."""
+    """Name, help text and bucket bounds of a histogram. `measure_times` returns its values."""
 
     name: str
     help: str
@@ -174,7 +176,7 @@ VERDICT_FAMILIES = (
 
 
 class Histogram:
-    """Counts of one series by bucket. The last one is for values beyond every bound."""
+    """Counts of one series by bucket. The last bucket has the values above all bounds."""
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         """Starts with no value."""
@@ -184,7 +186,7 @@ class Histogram:
 
 
 class LabelSetCounts:
-    """Counts of all requests with the same labels."""
+    """Counters and histograms of all requests with the same labels."""
 
     def __init__(self, labels: str) -> None:
         """Stores the labels in Prometheus' format, without braces."""
@@ -192,7 +194,7 @@ class LabelSetCounts:
         self.requests = 0
         self.tokens = 0
         self.cost_nanodollars = 0
-        # In the order of `HISTOGRAMS`.
+        # Histograms in the order of `HISTOGRAMS`; `None` for those without a value.
         self.histograms: list[Histogram | None] = [None] * len(HISTOGRAMS)
 
     def add(self, record: MeteredRecord) -> None:
@@ -217,7 +219,7 @@ class LabelSetCounts:
 class RequestMetrics:
     """Counters and histograms of requests by labels. They start at 0 with the process.
 
-    Records are counted after they were written to the record file with their position, so none is counted twice.
+    Records are counted after they and their spool position were saved, so none is counted twice.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -232,9 +234,9 @@ class RequestMetrics:
         self._max_sets = settings.metrics.label_sets
         self._values: list[set[str]] = [set() for _ in self._names]
         self._counts: dict[tuple[str, ...], LabelSetCounts] = {}
-        # Records are counted on a separate thread.
+        # One thread counts records while another renders the metrics.
         self._lock = threading.Lock()
-        # By family, then by guardrail or check and its verdict.
+        # Counts for each of `VERDICT_FAMILIES`, by the id of the guardrail or check and its verdict.
         self._verdicts: tuple[Counter[tuple[str, str]], ...] = tuple(Counter() for _ in VERDICT_FAMILIES)
         self._decode = msgspec.json.Decoder(MeteredRecord).decode
 
@@ -284,12 +286,14 @@ class RequestMetrics:
         if not self._optional:
             return plain
         if is_refused:
-            # A client without a valid key must not choose label values.
+            # Requests without a valid key have no optional labels: their clients must not choose label values.
             return (*plain, *("" for _ in self._optional))
         return (*plain, *(_read_optional_label(record, label)[:MAX_LABEL_CHARS] for label in self._optional))
 
     def _count_verdicts(self, record: MeteredRecord, original: MeteredRecord | None) -> None:
-        """Counts the verdicts of guardrails; for an amendment, those that the record did not have."""
+        """Counts the verdicts of guardrails and checks. For an amendment, counts only verdicts that the original record
+        did not have.
+        """
         try:
             verdicts = count_verdicts(record.hook_results)
             known = count_verdicts(original.hook_results if original else msgspec.Raw())

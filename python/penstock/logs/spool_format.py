@@ -14,10 +14,10 @@ MEBIBYTE = 1024 * 1024
 MAGIC = b"PSPOOL01"
 SEGMENT_BYTES = 64 * MEBIBYTE
 SEGMENT_SUFFIX, LOCK_FILE = ".seg", "lock"
-# Length of the payload, checksum, kind, flags, reserved, record id.
+# Header of a frame: length of the payload, checksum, kind, flags, reserved, record id.
 FRAME_HEADER = struct.Struct("<IIBBH16s")
 HEADER_LENGTH = struct.Struct("<I")
-# The checksum covers the header from the kind on, and the payload.
+# Offset in the header from which the checksum covers it. The checksum also covers the payload.
 CHECKED_FROM = 8
 MAX_HEADER_BYTES = 4096
 
@@ -30,7 +30,7 @@ BODY_NAMES = {
     CLIENT_RESPONSE: "client_response",
 }
 BODY_CUT, BODIES_DROPPED, REFUSED = 1, 2, 4
-# Flag of an end that was written before the usage was known. An amendment follows, unless no usage is found.
+# Flag of an `END` frame that was written before the usage was known. An amendment follows, unless no usage is found.
 AMENDMENT_FOLLOWS = 8
 
 
@@ -41,25 +41,28 @@ class SegmentHeader(msgspec.Struct, frozen=True):
     writer: str = ""
     pid: int = 0
     process_start: int = 0
-    """Clock ticks from the start of the system to that of the process. Steps of the clock do not change it."""
+    """Start time of the process, in clock ticks since the start of the system. Setting the system clock does not change
+    it.
+    """
     boot_id: str = ""
     started_at: int = 0
 
 
-# Kind, flags, record id, payload, and the offset where a frame starts in its segment.
+# A frame: kind, flags, record id, payload, and its offset in the segment.
 Frame = tuple[int, int, bytes, bytes, int]
 
 
 class DecodedFrames(NamedTuple):
-    """Frames of a buffer, the offset behind the last one, and why decoding stopped.
+    """Frames of a buffer. `end` is the offset after the last one. `is_broken` is true if decoding stopped at a damaged
+    frame.
 
-    The beginning of a request is left out if its end follows in the buffer without bodies in between.
+    The `BEGIN` frame of a request is omitted if its `END` frame follows in the buffer without bodies in between.
     """
 
     frames: list[Frame]
     end: int
     is_broken: bool
-    # Size of the frame that is incomplete, as far as its header is there.
+    # Number of bytes of the incomplete frame at the end, if the buffer has its header.
     needed: int
 
 

@@ -1,4 +1,6 @@
-"""Reader of spool folders. Each consumer follows all writers from its own position and misses or repeats no frame."""
+"""Reader of spool folders. Each consumer follows all writers from its own position, and reads each frame
+exactly once.
+"""
 
 from __future__ import annotations
 
@@ -24,20 +26,22 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock")
 
 READ_BYTES = 4 * spool.MEBIBYTE
-# A frame that is broken in a live segment may still be about to be completed.
+# Time before a damaged frame is skipped in a segment that is still written. The writer may be about to complete it.
 BROKEN_GRACE_SECONDS = 2.0
-# A process id may be used again, so a silent writer is checked by its lock too.
+# After `QUIET_SECONDS` without new frames, the lock of a writer is also checked, because its process id may be in use
+# by another process.
 QUIET_SECONDS, GONE_CHECK_SECONDS = 2.0, 0.2
-# Segments before the current one that open requests may keep from deletion; older bodies are dropped.
+# Maximum number of segments before the current one that are not deleted because of open requests. Bodies in older
+# segments are dropped.
 MAX_HELD_SEGMENTS = 16
-# Kind of the event for a request that was open when its writer ended. No frame has it.
+# Kind of the event for a request that was open when its writer exited. No frame has this kind.
 KILLED = 0
 # Kinds of frames that end a request.
 ENDS = frozenset({spool.END, spool.EXTERNAL_LOG})
 
 
 class BodyReference(NamedTuple):
-    """Position of one body piece in the spool."""
+    """Location in the spool of one part of a body."""
 
     kind: int
     segment: int
@@ -46,7 +50,7 @@ class BodyReference(NamedTuple):
 
 
 class OpenRequest(msgspec.Struct):
-    """Data in the spool about a request that has not ended."""
+    """Frames of a request whose `END` frame has not been read yet."""
 
     segment: int
     begin: bytes = b""
@@ -55,7 +59,9 @@ class OpenRequest(msgspec.Struct):
 
 
 class SpoolEvent(NamedTuple):
-    """A frame to consume, or a request whose writer exited before its end, with its earlier frames if it has bodies."""
+    """A frame for the consumer, or a `KILLED` request, whose writer exited before its end. `request` has earlier frames
+    of the same request, if it has bodies.
+    """
 
     kind: int
     flags: int
@@ -69,14 +75,16 @@ class WriterReader:
     """Reads the folder of one writer."""
 
     def __init__(self, folder: Path, done: Position | None, *, keeps_bodies: bool) -> None:
-        """Starts at the first segment that exists; frames before `done` only restore which requests are open."""
+        """Starts at the first existing segment. Frames before `done` return no events: they only restore which requests
+        are open.
+        """
         self.folder = folder
         self.name = folder.name
         self.header = spool.SegmentHeader()
         self.open: dict[bytes, OpenRequest] = {}
         self.broken_segments = 0
         self.dropped_bodies = 0
-        # True if what is in the folder is not what was read before, so that it is read again.
+        # True if the folder was replaced by another one since it was last read, so that it is read from the start.
         self.was_replaced = False
         self._keeps_bodies = keeps_bodies
         numbers = list_segments(folder)
@@ -98,14 +106,15 @@ class WriterReader:
 
     @property
     def first_needed_segment(self) -> int:
-        """Number of the oldest segment that this consumer still reads."""
+        """Number of the oldest segment that this consumer still needs, including those of open requests."""
         return min((request.segment for request in self.open.values()), default=self._segment)
 
     def read(self, limit: int) -> list[SpoolEvent]:
         """Returns the next events, at most about `limit`; an empty list if there is nothing to read for now."""
         events: list[SpoolEvent] = []
         while len(events) < limit:
-            # Looked up before the read, so that the end of the segment is final if a newer one exists.
+            # Listed before the read: if a newer segment exists, nothing more is written to this one, so its end is
+            # final.
             later = [number for number in list_segments(self.folder) if number > self._segment]
             is_open = self._file >= 0 or self._open_segment()
             is_final = bool(later) or (is_open and self._is_writer_gone())
@@ -128,7 +137,9 @@ class WriterReader:
         return {kind: b"".join(parts) for kind, parts in chunks.items()}
 
     def release_old_bodies(self) -> None:
-        """Forgets bodies in segments that are far behind, so that long requests do not keep the spool from shrinking."""
+        """Drops bodies in segments that are far behind, so that long requests do not prevent the deletion of
+        segments.
+        """
         earlier = [number for number in list_segments(self.folder) if number < self._segment]
         if len(earlier) <= MAX_HELD_SEGMENTS:
             return
@@ -141,14 +152,16 @@ class WriterReader:
                 request.bodies = []
 
     def close(self) -> None:
-        """Closes the current segment, and the last one of which bodies were read."""
+        """Closes the current segment, and the one from which bodies were last read."""
         for file in (self._file, self._bodies_file):
             if file >= 0:
                 os.close(file)
         self._file = self._bodies_file = -1
 
     def _open_for_bodies(self, number: int) -> int:
-        """Returns the file of a segment with bodies, most often the one of the request before."""
+        """Returns the file descriptor of a segment for reading bodies. The last one stays open, because the next
+        request usually has the same.
+        """
         if number != self._bodies_segment or self._bodies_file < 0:
             file = os.open(self._path(number), os.O_RDONLY | os.O_CLOEXEC)
             if self._bodies_file >= 0:
@@ -182,7 +195,7 @@ class WriterReader:
         return True
 
     def _read_chunk(self, events: list[SpoolEvent], limit: int, *, is_final: bool) -> bool:
-        """Reads and decodes one chunk. Returns false at the end of what can be read."""
+        """Reads and decodes one chunk. Returns false if nothing more can be read at the moment."""
         if not self._offset:
             return self._read_header()
         data = os.pread(self._file, READ_BYTES, self._offset)
@@ -216,7 +229,7 @@ class WriterReader:
 
     def _accept_frames(self, frames: list[spool.Frame], events: list[SpoolEvent]) -> None:
         segment, requests = self._segment, self.open
-        # In this segment, events before this offset were consumed.
+        # Offset in this segment before which all events were consumed.
         done = 0 if self._done.segment < segment else self._done.offset if self._done.segment == segment else math.inf
         for kind, flags, record_id, payload, start in frames:
             if kind == spool.BEGIN:
@@ -235,7 +248,9 @@ class WriterReader:
                     events.append(SpoolEvent(kind, flags, record_id, payload, request, Position(segment, start)))
 
     def _skip_broken(self, decoded: spool.DecodedFrames, *, is_final: bool) -> bool:
-        """Skips one frame whose length is plausible, otherwise the rest of the segment. Waits first if it is live."""
+        """Skips a damaged frame if its length is plausible, otherwise the rest of the segment. In a segment that is
+        still written, first waits for `BROKEN_GRACE_SECONDS`.
+        """
         now = time.monotonic()
         if not is_final:
             self._broken_since = self._broken_since or now
@@ -271,10 +286,11 @@ class WriterReader:
         self._offset = max(self._offset, 1)
 
     def _finish_segment(self, events: list[SpoolEvent], following: int | None) -> bool:
-        """Moves to the next segment: `following`, or one that a later writer will create. Returns false if it must wait.
+        """Moves to the next segment: `following`, or one that a later writer will create. Returns false if the writer
+        may still append to this segment.
 
-        Open requests end here if another process wrote the next segment. So a position behind this segment always means
-        that they have been ended.
+        If another process wrote the next segment, the requests that are still open are ended as killed. A position
+        after this segment therefore means that they were ended.
         """
         is_other_process = True
         if following is not None:
@@ -286,7 +302,7 @@ class WriterReader:
                 return False
             is_other_process = not _is_same_process(self.header, header)
         self.close()
-        # Not the start of the next segment, whose number may not be known when the requests end.
+        # Not the start of the next segment, whose number may still be unknown when the requests are ended.
         ended = Position(self._segment + 1, 0)
         self._segment, self._offset = following or self._segment + 1, 0
         if is_other_process:
@@ -302,8 +318,10 @@ class WriterReader:
         return header[0] if header else None
 
     def _end_open_requests(self, events: list[SpoolEvent], at: Position) -> None:
-        """Ends the requests of a process that no longer runs, at the position behind its last segment."""
-        # Those before `done` were ended when that position was saved.
+        """Adds a `KILLED` event for each open request of a process that no longer runs. Their position is that after
+        its last segment.
+        """
+        # If `done` is at this position or after it, the requests were already ended when it was saved.
         if at > self._done:
             events += [
                 SpoolEvent(KILLED, request.flags, record_id, request.begin, request, at)
@@ -318,7 +336,7 @@ class WriterReader:
             return self._gone
         self._gone_checked_at = now
         if not self.header.process_start or not self._offset:
-            # Without a process id in the header, only the lock shows if the writer is alive.
+            # Without a process start time in the header, only the lock shows whether the writer is alive.
             self._gone = self._is_lock_free()
         elif not _is_running(self.header):
             self._gone = True
@@ -349,7 +367,7 @@ class SpoolFollower:
         self._positions = dict(positions)
         self._keeps_bodies = keeps_bodies
         self.readers: dict[str, WriterReader] = {}
-        # Positions up to which everything is saved.
+        # Position of each writer up to which the consumer has saved its results.
         self.saved: dict[str, Position] = dict(positions)
 
     def find_writers(self) -> Iterator[WriterReader]:
@@ -378,12 +396,12 @@ class SpoolFollower:
 
 
 def find_recent_segment(folder: Path, since: float) -> float:
-    """Returns the number of the first segment that was written to at or after a time, in seconds since 1970; infinity if
-    there is no segment. The last one counts as recent: only a later segment shows when its writer ended.
+    """Returns the number of the first segment that was written to at or after a time, in seconds since 1970; infinity
+    if there is no segment. The last segment always counts as recent, because its last write is unknown.
     """
     numbers = list_segments(folder)
     last = numbers[-1] if numbers else float("inf")
-    # Numbers follow the clock, and a segment ends where the next one begins.
+    # Numbers are Unix times in seconds, and a segment ends when the next one begins.
     return next((first for first, following in pairwise(numbers) if following >= since), last)
 
 
@@ -404,7 +422,9 @@ def _load_header(file: int) -> tuple[spool.SegmentHeader, int] | None:
 
 
 def _is_same_process(first: spool.SegmentHeader, second: spool.SegmentHeader) -> bool:
-    """Returns true if one process wrote both segments. A process id may be used again, in a container at each start."""
+    """Returns true if one process wrote both segments. Also compares the start times, because process ids may be used
+    again; in a container they are the same at each start.
+    """
     return bool(first.process_start) and _process_of(first) == _process_of(second)
 
 

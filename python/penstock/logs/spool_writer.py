@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 OWNER_ONLY_MODE = stat.S_IRUSR | stat.S_IWUSR
 CONTROL_WRITER = "control"
-# Folders above that of a writer that the first start may create.
+# Number of parent folders that may be created together with the folder of a writer.
 NEW_FOLDERS = 3
 
 
@@ -58,7 +58,9 @@ def list_segments(folder: Path) -> list[int]:
 
 
 def read_process_start(pid: int) -> int | None:
-    """Returns the clock ticks from the start of the system to that of a process; `None` if it does not run."""
+    """Returns the start time of a process, in clock ticks since the start of the system. Returns `None` if it does not
+    run.
+    """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
@@ -69,7 +71,7 @@ def read_process_start(pid: int) -> int | None:
 
 @functools.cache
 def read_boot_id() -> str:
-    """Returns the identifier of this run of the system; empty if the system does not tell."""
+    """Returns the boot id, which is new at each start of the system. Returns an empty string if the system has none."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return file.read().strip()
@@ -78,15 +80,15 @@ def read_boot_id() -> str:
 
 
 class SpoolWriter:
-    """Appends frames to numbered segments. Frames of one call are written together or not at all. May be used by
-    several threads.
+    """Appends frames to numbered segments. The frames of one `append` call are written completely or not at all. May be
+    used by several threads.
     """
 
     def __init__(
         self, spool: str, writer: str, node: str, segment_bytes: int = SEGMENT_BYTES, *, is_durable: bool = False
     ) -> None:
-        """Stores the folder. Nothing is created or locked before the first frame. If `is_durable`, frames are on the disk
-        when they are appended.
+        """Stores the folder. Nothing is created or locked before the first frame. If `is_durable`, `append` returns
+        only after the frames are on the disk.
         """
         self.folder = Path(spool) / writer
         self._node = node
@@ -140,7 +142,7 @@ class SpoolWriter:
 
     def _open_segment(self) -> None:
         self._lock_folder()
-        # Numbers follow the clock, so that they do not start anew in a folder that was deleted.
+        # The number is at least the Unix time, so that numbers grow even if the folder was deleted.
         last = max([self._read_last_number(), *list_segments(self.folder)])
         number = max(int(time.time()), last + 1)
         path = self.folder / segment_name(number)
@@ -148,7 +150,7 @@ class SpoolWriter:
         try:
             head = encode_header(self._make_header())
             _write_all(file, head)
-            # Stored in the lock file, because a consumed segment is deleted.
+            # The last number is stored in the lock file, because consumed segments are deleted.
             os.pwrite(self._lock_file, b"%016d" % number, 0)
             if self._is_durable:
                 _sync_folders(self.folder)
@@ -186,7 +188,7 @@ class SpoolWriter:
 
 
 def _sync_folders(folder: Path) -> None:
-    """Writes the entries of a folder, and of those above that may be new, to the disk."""
+    """Flushes the directory entries of a folder, and of parent folders that may be new, to the disk."""
     for path in (folder, *folder.parents[:NEW_FOLDERS]):
         file = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:

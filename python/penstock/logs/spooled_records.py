@@ -28,7 +28,7 @@ class SpooledRecords:
     """Appends record lines to the spool of the control process."""
 
     def __init__(self, writer: SpoolWriter) -> None:
-        """Takes the spool."""
+        """Stores the writer of the spool."""
         self._writer = writer
         self._is_failing = False
 
@@ -42,8 +42,8 @@ class SpooledRecords:
             if line
         ]
         try:
-            # Lines of one call are in the spool together, so the first one stands for all. The log worker keeps the
-            # segments of an earlier process for some minutes.
+            # All lines of a call are appended together, so it is enough to look for the first one. The log worker does
+            # not delete the segments of an earlier process for some minutes.
             if again and frames and self._writer.contains(frames[0].record_id):
                 return True
             self._writer.append(frames)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MAX_PER_SECOND = 100
 MAX_SUBSCRIBERS = 64
 
-# Filters that compare one field of a record with a list.
+# Field of a record for each filter that is a list of allowed values.
 FIELD_BY_FILTER = {
     "workspace_ids": "workspace_id",
     "status_code": "response_status_code",
@@ -33,7 +33,7 @@ FIELD_BY_FILTER = {
     "cache_status": "cache_status",
     "outcome": "outcome",
 }
-# Filters that bound one field of a record, without `_min` and `_max`.
+# Field of a record for each range filter, by the name of the filter without `_min` and `_max`.
 FIELD_BY_RANGE = {
     "total_units": "total_units",
     "prompt_token": "req_units",
@@ -42,7 +42,9 @@ FIELD_BY_RANGE = {
 
 
 def matches_filters(record: dict[str, Any], filters: LogFilters) -> bool:
-    """Returns true if a record fulfils all conditions. Feedback does not exist yet, and times are in the past."""
+    """Returns true if a new record meets all filters. A new record has no feedback yet, so filters of feedback never
+    match. Filters of time are ignored.
+    """
     if record.get("organisation_id") != filters.organisation_id:
         return False
     for name, field in FIELD_BY_FILTER.items():
@@ -90,13 +92,13 @@ def _matches_models(record: dict[str, Any], models: list[str] | None) -> bool:
 
 
 def _find_guardrails(record: dict[str, Any]) -> set[str]:
-    """Returns the ids of the guardrails that a record has results of."""
+    """Returns the ids of the guardrails that have a result in a record."""
     stages: dict[str, list[dict[str, Any]]] = record.get("hook_results") or {}
     return {str(result.get("id")) for results in stages.values() for result in results}
 
 
 def _find_rescues(record: dict[str, Any]) -> set[str]:
-    """Returns what rescued a request, as the filter `rescued` names it."""
+    """Returns the values of the filter `rescued` that match a record."""
     rescues: set[str] = set()
     if record.get("is_success"):
         if (record.get("retry_success_count") or 0) > 0:
@@ -120,7 +122,7 @@ class TailSubscriber:
     """Queue of one subscriber. Records beyond the rate are dropped and counted."""
 
     def __init__(self, filters: LogFilters, clock: Callable[[], float]) -> None:
-        """Takes the conditions on records."""
+        """Stores the filters for records, and the clock for the rate limit."""
         self.filters = filters
         self._clock = clock
         self._events: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
@@ -129,7 +131,9 @@ class TailSubscriber:
         self._dropped = 0
 
     def offer(self, record: dict[str, Any]) -> None:
-        """Queues a record that matches, unless there are too many in this second or the subscriber does not read."""
+        """Queues a record that matches the filters. Drops it if there are too many in this second, or if the queue is
+        full.
+        """
         if not matches_filters(record, self.filters):
             return
         second = int(self._clock())
@@ -157,7 +161,9 @@ class TailSubscriber:
 
 
 class LiveTail:
-    """All subscribers. `publish` may be called from any thread; the rest belongs to the event loop."""
+    """Live tail for all subscribers. `publish` may be called from any thread, the other methods only from the event
+    loop.
+    """
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop | None = None, clock: Callable[[], float] = time.monotonic

@@ -48,22 +48,23 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock")
 
 RECORD_FILE_SECONDS, LONGEST_IDLE_SECONDS = 0.05, 0.2
-# Fewer, larger inserts cost less; ClickHouse wants at most one per second.
+# Intervals between inserts. Fewer, larger inserts cost less, and ClickHouse recommends at most one per second.
 DUCKDB_INSERT_SECONDS, BUSY_INSERT_SECONDS = 0.25, 1.0
-# A batch of this size or more shows that larger batches are worth a longer wait.
+# After a batch of at least this size, `BUSY_INSERT_SECONDS` is the interval, so that batches become larger.
 BUSY_BATCH_RECORDS = 100
 REOPEN_SECONDS = 5.0
 CLEANUP_SECONDS, RETENTION_SECONDS = 1.0, 3600.0
-# Uploads that remain at the end are made after the next start.
+# Time limits at shutdown. Bodies that are not uploaded by then are uploaded after the next start.
 LAST_UPLOADS_SECONDS, LAST_READ_SECONDS = 2.0, 3.0
 HEARTBEAT_SECONDS = 10.0
-# Part of the spool that may wait for the ledger of budgets while the control process does not read.
+# Maximum share of the spool that is stored for the usage ledger while the control process does not read it.
 MAX_LEDGER_SHARE = 0.5
 MAX_QUERIES, BODIES_TIMEOUT_SECONDS = 4, 10.0
 MAX_REQUEST_BYTES = 4 * 1024 * 1024
-# A restarted control process looks in its spool for what it wrote before it was killed.
+# Age up to which segments of the control process are not deleted. After a restart, it looks in them for records that it
+# wrote before.
 CONTROL_RECORDS_SECONDS = 600
-# Folder of a worker that started while its predecessor still ran.
+# Spool folder of an edge worker that started while its predecessor still ran.
 TEMPORARY_WRITER_PATTERN = re.compile(r"edge-\d+-\d+")
 
 
@@ -71,7 +72,7 @@ class LogWorker:
     """Reads the spool in a thread for each consumer, and serves requests on the event loop."""
 
     def __init__(self, settings: Settings, engine: LogEngine | None = None) -> None:
-        """Prepares the storage of bodies. The engine is made from the settings if none is given."""
+        """Prepares the storage of bodies. If no engine is given, creates the one of the settings."""
         self._settings = settings
         self._engine = engine or (make_engine(settings) if settings.log_store.enabled else None)
         self._is_open = False
@@ -101,7 +102,7 @@ class LogWorker:
         self._spool_age = 0.0
 
     async def run(self, listener: socket.socket, stop: asyncio.Event) -> None:
-        """Works until `stop` is set; then reads the rest of the spool."""
+        """Runs until `stop` is set, then reads the rest of the spool."""
         loop = asyncio.get_running_loop()
         self._tail = LiveTail(loop)
         runner = web.AppRunner(self._build_app(), access_log=None, shutdown_timeout=0.5)
@@ -200,7 +201,7 @@ class LogWorker:
             await asyncio.sleep(CLEANUP_SECONDS)
 
     def _clean_up(self) -> None:
-        """Deletes segments that all consumers have passed, and measures the rest."""
+        """Deletes segments that no consumer needs any more, and measures the size of the others."""
         spool = Path(self._settings.spool_folder)
         followers: list[SpoolFollower] = [self._record_file.follower] if self._record_file else []
         if self._engine and not self._ingest:
@@ -225,12 +226,12 @@ class LogWorker:
             elif followers and TEMPORARY_WRITER_PATTERN.fullmatch(folder.name) and _is_unused(folder):
                 shutil.rmtree(folder, ignore_errors=True)
         self._spool_bytes = total
-        # Numbers of segments follow the clock.
+        # The number of a segment is the Unix time at which it was created.
         self._spool_age = max(0.0, time.time() - oldest) if oldest else 0.0
 
     def _find_ledger_segments(self) -> Callable[[str], float]:
-        """Returns a function for the oldest segment of a writer that the ledger of budgets still reads. It may hold back
-        only a part of the spool.
+        """Returns a function that returns the oldest segment of a writer that the usage ledger still needs. If the
+        spool is larger than `MAX_LEDGER_SHARE`, the ledger's needs are ignored.
         """
         positions = read_ledger_positions(self._settings.limits_folder)
         if positions is None or self._spool_bytes > self._settings.records.spool_bytes * MAX_LEDGER_SHARE:
@@ -238,7 +239,7 @@ class LogWorker:
         return lambda writer: positions[writer].segment if writer in positions else 0
 
     def _first_recent_segment(self, folder: Path) -> float:
-        """Returns the oldest segment in which the control process may still look for its own records."""
+        """Returns the number of the oldest segment in which the control process may still look for its own records."""
         is_full = self._spool_bytes > self._settings.records.spool_bytes * MAX_LEDGER_SHARE
         if folder.name != CONTROL_WRITER or is_full:
             return float("inf")
@@ -368,14 +369,14 @@ class LogWorker:
 
 
 class LagClock:
-    """Time since a consumer last had everything."""
+    """Measures how long a consumer has been behind, since it last had read everything."""
 
     def __init__(self) -> None:
-        """Starts with nothing to read."""
+        """Starts without a lag."""
         self._behind_since: float | None = None
 
     def update(self, *, is_current: bool) -> None:
-        """Sets whether the consumer has everything now."""
+        """Updates the lag. `is_current` is true if the consumer has read everything now."""
         if is_current:
             self._behind_since = None
         elif self._behind_since is None:
@@ -409,7 +410,7 @@ def make_exporter(settings: Settings) -> OtelExporter | None:
     try:
         return OtelExporter(settings)
     except (OSError, ValueError) as error:
-        # Such as a file of certificates that is not valid. Records are stored all the same.
+        # For example, a file of certificates is not valid. The log worker continues without the export.
         log.error("spans cannot be exported: %s", error)  # noqa: TRY400 - says it all
         return None
 

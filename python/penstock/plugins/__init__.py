@@ -1,6 +1,6 @@
-"""What the Python files of an operator import to define checks of guardrails.
+"""API for plug-ins: Python files of an operator that define checks for guardrails import this module.
 
-A file is a plug-in, and each of its functions with `check` is a check named `<file>.<function>`.
+Each file is a plug-in. A function in it with the decorator `check` is a check named `<file>.<function>`.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ ALL_STAGES: tuple[Stage, ...] = ("input", "output")
 class Call(msgspec.Struct, frozen=True, kw_only=True):
     """A request or response to check."""
 
-    # Texts in the `scope` of the check.
+    # Texts that the parameter `scope` of the check selects.
     texts: list[str]
-    # `input`: a request; `output`: a response.
+    # `input` for a request, `output` for a response.
     stage: Stage
-    # Slug of the provider.
+    # Slug of the provider to which the request is sent.
     provider: str
     model: str
-    # Such as `chatComplete`.
+    # Operation of the request, such as `chatComplete`.
     request_type: str
     is_streaming: bool
     metadata: dict[str, str]
@@ -38,9 +38,9 @@ class Result(msgspec.Struct, frozen=True):
     """Verdict of a check."""
 
     passed: bool
-    # Shown in the results of the guardrail. Clients see it, so it should not repeat what was found.
+    # Details for the results of the guardrail. Clients see them, so they should not contain the text that was found.
     data: dict[str, Any] = {}
-    # All texts of the call with changes; `None` if none changed.
+    # All texts of the call, including unchanged ones; `None` if none changed.
     texts: list[str] | None = None
 
 
@@ -58,20 +58,20 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     description: str
     stages: tuple[Stage, ...]
     changes: bool
-    # Struct of the parameters, and whether the function takes one.
+    # Struct type of the parameters; `NoParameters` if there are none.
     parameters: type
     takes_parameters: bool
 
 
 class PluginError(Exception):
-    """A plug-in that cannot be used, and why."""
+    """A plug-in cannot be used; the message contains the reason."""
 
 
 def check(
     *, description: str, stages: tuple[Stage, ...] = ALL_STAGES, changes: bool = False
 ) -> Callable[[CheckFunction], Check]:
-    """Makes a function a check. It takes a `Call` and, if it has parameters, a `msgspec.Struct`; it returns a `Result`
-    or a boolean. `changes` permits it to replace texts.
+    """Decorator that makes a function a check. The function takes a `Call` and, if it has parameters, a
+    `msgspec.Struct`. It returns a `Result` or a boolean. `changes` permits it to replace texts.
     """
 
     def mark(function: CheckFunction) -> Check:

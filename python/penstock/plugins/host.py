@@ -1,7 +1,7 @@
-"""The process of plug-ins: runs checks that the engine calls over a Unix socket.
+"""The plug-in process: runs checks that the engine calls over a Unix socket.
 
-It has no part of the gateway's memory and none of its environment. A call that runs far beyond its time limit ends the
-process, and the supervisor starts it again.
+It has none of the gateway's memory and environment. It exits if a call runs far beyond its time limit, and the
+supervisor starts it again.
 """
 
 from __future__ import annotations
@@ -31,9 +31,11 @@ TITLE = "plug-ins"
 THREADS, MAX_CALLS = 16, 64
 MAX_FRAME_BYTES = 128 * 1024 * 1024
 LENGTH_BYTES = 4
-# Part of the memory limit that the contents of all calls may have. Checks need a multiple of it.
+# The contents of all running calls together may use the memory limit divided by this number. Checks need a multiple of
+# the content.
 CONTENT_FRACTION = 8
-# A call may take this many times its limit, and these seconds. The engine has stopped waiting for it by then.
+# A call may take `OVERRUN_FACTOR` times its time limit plus `OVERRUN_SECONDS`. By then the engine no longer waits for
+# it.
 OVERRUN_FACTOR, OVERRUN_SECONDS = 2.0, 1.0
 WATCH_SECONDS = 0.2
 # Seconds after which code that never yields to other threads, such as a costly regular expression, ends the process.
@@ -41,7 +43,7 @@ STALL_SECONDS = 5.0
 
 
 class Frame(Call, frozen=True, kw_only=True):
-    """A call with the name of the check, as the engine sends it."""
+    """A call as the engine sends it, including the name of the check."""
 
     check: str
     parameters: dict[str, Any]
@@ -61,14 +63,14 @@ class PluginHost:
     """Runs the checks of plug-ins in threads."""
 
     def __init__(self, checks: dict[str, Check], memory_bytes: int) -> None:
-        """Stores the checks by id. Calls share a part of the memory limit."""
+        """Stores the checks by id, and the memory that the contents of all calls share."""
         self._checks = checks
         self._free_bytes = memory_bytes // CONTENT_FRACTION
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="check")
         self._count = 0
-        # Time by which each running call must have ended, and its check.
+        # Latest end of each running call, and the id of its check.
         self._running: dict[int, tuple[float, str]] = {}
-        # Threads take numbers from it, so it must not be a sum.
+        # Numbers for calls. A counter object, because several threads take numbers from it at the same time.
         self._numbers = itertools.count(1)
 
     async def serve(self, listener: socket.socket, stop: asyncio.Event) -> None:
@@ -79,7 +81,7 @@ class PluginHost:
         server.close()
 
     def run(self, content: bytes) -> Reply:
-        """Runs the check that a frame names."""
+        """Decodes a `Frame` and runs the check that it names."""
         frame = msgspec.json.decode(content, type=Frame)
         check = self._checks.get(frame.check)
         if check is None:
@@ -110,7 +112,7 @@ class PluginHost:
             result = Result(result)
         if not isinstance(result, Result):
             return Reply(error=f"it returned {type(result).__name__}, not a Result")
-        # Annotations of the plug-in's values are not enforced.
+        # Converts the result to enforce the types of its fields, because a plug-in can set values of any type.
         return msgspec.convert(msgspec.to_builtins(result), Reply)
 
     async def _serve_call(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -125,7 +127,7 @@ class PluginHost:
             await writer.wait_closed()
 
     async def _reply_to(self, reader: asyncio.StreamReader, length: int) -> Reply:
-        # A single call may be larger than the shared part.
+        # A single call is accepted even if it is larger than the shared memory.
         if self._count >= MAX_CALLS or (self._count and length > self._free_bytes):
             return Reply(error="the process of plug-ins is busy")
         self._count += 1
@@ -140,7 +142,7 @@ class PluginHost:
     def _watch(self) -> None:
         """Ends the process if a call runs far beyond its limit, or if code keeps all other threads from running."""
         while True:
-            # The timer is a thread without the interpreter's lock, so it also ends code that never releases it.
+            # The timer thread runs without the interpreter lock, so it can also end code that never releases the lock.
             faulthandler.dump_traceback_later(STALL_SECONDS, exit=True)
             now = time.monotonic()
             for limit, check in list(self._running.values()):
@@ -158,7 +160,7 @@ def _encode(reply: Reply) -> bytes:
 
 
 def _report_exception(check: str, error: BaseException) -> None:
-    """Logs where a check failed. The message of the exception may hold a text of a request, so it is left out."""
+    """Logs where a check failed. Omits the message of the exception, because it may contain text of a request."""
     line = error.__traceback__
     while line is not None and line.tb_next is not None:
         line = line.tb_next
@@ -178,7 +180,7 @@ def main(arguments: list[str]) -> int:
     if os.getppid() != int(parent):
         return 1
     resource.setrlimit(resource.RLIMIT_DATA, (int(memory), int(memory)))
-    # What plug-ins print goes to the log.
+    # The output of plug-ins is redirected to standard error, which is the log.
     output = os.dup(1)
     os.dup2(2, 1)
     try:
@@ -196,7 +198,7 @@ def main(arguments: list[str]) -> int:
     process.lower_priority()
     faulthandler.enable()
     asyncio.run(_serve(PluginHost(checks, int(memory)), socket.socket(fileno=int(descriptor))))
-    # Threads of calls that still run must not delay the end.
+    # Exits at once: threads of calls that still run must not delay the exit.
     os._exit(0)
 
 

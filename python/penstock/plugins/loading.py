@@ -21,7 +21,7 @@ NAME_PATTERN = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
 
 def load_checks(paths: Iterable[str]) -> dict[str, Check]:
-    """Returns the checks of all plug-ins by id. Raises `PluginError` with the file that cannot be used."""
+    """Returns the checks of all plug-ins by id. Raises `PluginError` with the name of a file that cannot be used."""
     checks: dict[str, Check] = {}
     for path in _iter_files(paths):
         names: dict[str, Any] = vars(_load_module(path))
@@ -40,13 +40,13 @@ def load_checks(paths: Iterable[str]) -> dict[str, Check]:
 
 
 def describe_check(id_: str, check: Check) -> dict[str, Any]:
-    """Returns the entry of a check in the catalogue."""
+    """Returns the description of a check for the engine's catalogue of checks."""
     try:
         (schema,), components = msgspec.json.schema_components([check.parameters])
     except TypeError as error:
         message = f"{id_}: its parameters cannot be described: {error}"
         raise PluginError(message) from None
-    # The struct itself is a component. Its parts stay in `$defs`.
+    # The schema of the parameters is itself a component. Nested types remain in `$defs`.
     struct_name = schema["$ref"].rsplit("/", 1)[-1]
     parameters: dict[str, Any] = components.pop(struct_name)
     if components:
@@ -70,7 +70,7 @@ def _iter_files(paths: Iterable[str]) -> Iterator[Path]:
         if not path.is_dir():
             yield path
             continue
-        # Files whose names begin with `_` are parts that plug-ins import.
+        # Files whose names begin with `_` are no plug-ins, but modules that plug-ins import.
         for file in sorted(path.glob("*.py")):
             if not file.name.startswith("_"):
                 _check_mode(file)
@@ -78,7 +78,7 @@ def _iter_files(paths: Iterable[str]) -> Iterator[Path]:
 
 
 def _check_mode(path: Path) -> None:
-    """Raises an error for a file that any user of the machine could replace by code of his own."""
+    """Raises an error for a file that every user of the machine may write, and so replace by other code."""
     try:
         mode = path.stat().st_mode
     except OSError as error:

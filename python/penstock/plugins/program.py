@@ -1,4 +1,4 @@
-"""Starts the process of plug-ins with nothing of the gateway's memory, files and environment."""
+"""Starts the plug-in process without the gateway's memory, open files and environment."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from penstock.settings import Settings
     from penstock.settings.guardrail_plugins import GuardrailPlugins
 
-# Time in seconds for all plug-ins to be loaded.
+# Maximum time in which all plug-ins must be loaded.
 LOAD_SECONDS = 120.0
-# Variables of the environment that plug-ins get. Others may hold credentials.
+# Environment variables that plug-ins receive. Others may contain credentials.
 PASSED_VARIABLES = ("HOME", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "PATH", "TMPDIR", "TZ")
 
 
@@ -40,7 +40,9 @@ def register_plugins(settings: Settings) -> None:
 
 
 def open_socket(settings: Settings) -> socket.socket | None:
-    """Opens the Unix socket of the process of plug-ins, and tells the engine its path; `None` without plug-ins."""
+    """Opens the Unix socket of the plug-in process, and sets its path in the engine. Returns `None` without
+    plug-ins.
+    """
     if not settings.guardrail_plugins.paths:
         return None
     engine = importlib.import_module("penstock.engine")
@@ -70,13 +72,13 @@ def describe_plugins(guardrail_plugins: GuardrailPlugins) -> bytes:
 
 
 class PluginProcess:
-    """The process of plug-ins, with the part of the interface of `multiprocessing.Process` that the supervisor uses."""
+    """The plug-in process. Has the methods of `multiprocessing.Process` that the supervisor uses."""
 
     def __init__(self, guardrail_plugins: GuardrailPlugins, listener: socket.socket) -> None:
-        """Describes the process; `start` creates it."""
+        """Stores the settings and the socket; `start` creates the process."""
         self._plugins, self._listener = guardrail_plugins, listener
         self._program: subprocess.Popen[bytes] | None = None
-        # The process holds the other end of this pipe, so it ends when the process exits.
+        # The process has the other end of this pipe. The pipe closes when the process exits.
         self._pipe: Any = None
 
     def start(self) -> None:
@@ -122,14 +124,14 @@ class PluginProcess:
 
 
 class PluginProcessFactory:
-    """Creates the process of plug-ins for the supervisor."""
+    """Creates the plug-in process for the supervisor."""
 
     def __init__(self, guardrail_plugins: GuardrailPlugins, listener: socket.socket) -> None:
-        """Stores what the process needs."""
+        """Stores the settings and the socket of the process."""
         self._plugins, self._listener = guardrail_plugins, listener
 
     def prepare_worker(self, load: Callable[[], Any]) -> Any:  # noqa: ANN401 - it stands for a multiprocessing.Process
-        """Returns an unstarted process. It runs a program of its own, so `load` is not called."""
+        """Returns a process that is not started. It runs a separate program, so `load` is not called."""
         del load
         return PluginProcess(self._plugins, self._listener)
 

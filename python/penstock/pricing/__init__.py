@@ -1,1 +1,1 @@
-"""Pricing: the price book, its wire format and what the engine is given."""
+"""Pricing: the price book, its wire format, and the export of prices for the engine."""

@@ -1,5 +1,5 @@
-"""Costs of stored requests at the prices of today. The engine computes them in the same way as those of new requests: from
-a response that has the stored usage.
+"""Costs of stored requests at the prices of today. The engine computes them as for new requests, from a response that
+contains the stored usage.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock")
 
-# The settings file is looked at again after this time.
+# Interval after which the settings file is checked for changes.
 CHECK_INTERVAL_MS = 1000
-# The engine needs an id and a path. With this path it adds no tool uses, because those are in the usage already.
+# Placeholders for the id and the path, which the engine requires. With this path it adds no tool uses, which the stored
+# usage already includes.
 NO_ID, PATH = "00000000-0000-0000-0000-000000000000", "/v1/embeddings"
-# A provider that the gateway does not know has the operator's prices only. It is priced under this name.
+# Provider name that replaces one that the gateway does not know. Such a provider has only prices of the operator.
 KNOWN_PROVIDER = "openai"
-# Tool uses by their names in a response.
+# Field of a response for each tool use in a stored usage.
 TOOL_USES = {
     "web_searches": "web_search_requests",
     "file_searches": "file_search_calls",
@@ -39,20 +40,21 @@ TOOL_USES = {
     "code_executions": "code_interpreter_calls",
     "attachment_searches": "document_search_calls",
 }
-# Parts of a usage that no response can state: images that are billed one by one, sessions with several models, and maps.
+# Fields of a stored usage that a response cannot contain: images that are billed one by one, sessions with several
+# models, and maps.
 NOT_COMPUTABLE = frozenset({"images", "models", "maps"})
 Prices = list[dict[str, Any]]
 
 
 class Cost(NamedTuple):
-    """Cost in nano-dollars, and the version of the price."""
+    """Cost in nano-dollars, and the version of the price that was applied."""
 
     nanodollars: int
     price_version: str | None
 
 
 class StoredRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What the cost of a stored request depends on, as in its record."""
+    """Fields of a record on which its cost depends."""
 
     provider: str
     model: str
@@ -65,12 +67,12 @@ class StoredRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_computable(self) -> bool:
-        """False if the record does not have all that its cost depends on."""
+        """False if the cost also depends on values that the record does not contain."""
         return not NOT_COMPUTABLE.intersection(self.usage or ())
 
 
 class LoadedPrices(NamedTuple):
-    """Prices as the engine has them, and those of the operator by provider and model."""
+    """All prices loaded into the engine, and the operator's prices by provider and model."""
 
     recorder: engine.BatchRecorder
     operator_prices: Mapping[tuple[str, str], Prices]
@@ -78,7 +80,7 @@ class LoadedPrices(NamedTuple):
 
 class CostCalculator:
     """Computes costs with the public price list, the operator's prices, and prices that are saved with integrations.
-    Blocks while prices are loaded, and may be used by several threads.
+    Several threads may use it. The methods block while prices are loaded.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -91,7 +93,9 @@ class CostCalculator:
         self._providers = frozenset[str]()
 
     def compute_costs(self, requests: Sequence[StoredRequest]) -> list[Cost | None]:
-        """Returns the cost of each request, or `None` if no price is known or it is not computable."""
+        """Returns the cost of each request. It is `None` if no price is known, or if the cost cannot be computed from
+        the record.
+        """
         loaded = self._load()
         return [self._compute_cost(loaded, request) for request in requests]
 
@@ -111,7 +115,7 @@ class CostCalculator:
             "trace_id": "",
             "path": PATH,
             "provider": provider,
-            # Model behind an alias, whose list price applies.
+            # If the model is an alias, the list price of the model behind it applies.
             "model": usage.get("listed_model", request.model),
             "status": 200,
             "api_key_id": None,
@@ -156,7 +160,7 @@ class CostCalculator:
 
 
 class PricedRecord(msgspec.Struct):
-    """Cost in a record of the engine."""
+    """Fields with the cost in a record that the engine builds."""
 
     cost_nanodollars: int | None = None
     price_version: str | None = None

@@ -45,7 +45,7 @@ PUBLIC_LIST_BUCKETS = {
     "social_searches_kcount": "x_search",
     "rerank_searches_kcount": "search",
 }
-# Engine bucket of each price field of the operator. Operators state cents per unit.
+# Engine bucket of each price field of the operator. The operator's prices are in cents per unit.
 OPERATOR_BUCKETS = {
     "request_token": "input",
     "response_token": "output",
@@ -72,7 +72,8 @@ NON_TEXT_BUCKETS = {
     "output": ("audio_out", "image_out"),
     "cache_read": ("cache_read_audio", "cache_read_image"),
 }
-# By the operator's unit name: the engine's bucket, and the bucket whose factor applies if the unit has none.
+# The operator's units by name. Each has the engine's bucket, and the bucket whose factor applies if the unit has no
+# factor.
 UNIT_BUCKETS = {
     "cache_write_1h": ("cache_write_1h", "cache_write"),
     "thinking_token": ("reasoning", None),
@@ -85,7 +86,7 @@ UNIT_BUCKETS = {
     "maps": ("maps", None),
     "search": ("search", None),
 }
-# Units that are billed in addition to tokens. A price for them alone does not set a token price.
+# Units that are billed in addition to tokens. If a model has prices only for them, its token price is unknown.
 NON_TOKEN_UNITS = {"web_search", "file_search", "x_search", "code_execution", "attachment_search", "maps"}
 PICODOLLARS_PER_CENT = Decimal(10) ** 10
 # For units other than tokens, the public list has dollars per thousand.
@@ -100,7 +101,7 @@ SERVICE_VARIANTS = {
     ("speed", "fast"): "fast",
 }
 Rates = dict[str, list[tuple[int, int]]]
-# Start date, batch or service tier, and rates of each price variant; the earliest first.
+# Price variants, the earliest first. Each has its start date, the batch or service tier, and its rates.
 PriceVariants = list[tuple[date, str, Rates]]
 # Largest number that the engine can store.
 MAX_I64 = 2**63 - 1
@@ -126,8 +127,8 @@ def export_prices(settings: Settings) -> dict[str, Any]:
 
 @functools.cache
 def start_public_list() -> process.ChildTask:
-    """Starts to read the public price list, in a child process, because its objects take thirty times the memory of the
-    result.
+    """Starts a child process that reads the public price list. Its objects need thirty times the memory of the result,
+    which is freed afterwards.
     """
     return process.ChildTask(_build_public_list)
 
@@ -232,8 +233,8 @@ def _export_models(provider: Provider) -> Iterator[dict[str, Any]]:
 def _price_variants(model: ModelInfo) -> PriceVariants:
     """Returns the rates for batches and service tiers.
 
-    The engine has no batch rates by prompt length. Tiered batch rates are omitted, so those tokens cost half of the
-    standard rate.
+    The engine has no batch rates by prompt length. Batch rates with tiers are omitted, so the engine charges half of
+    the standard rate for these tokens.
     """
     variants: PriceVariants = []
     for variant in model.price_variants or ():
@@ -261,7 +262,7 @@ def _model_prices(price: ConditionalPrice | ModelPrice, variants: PriceVariants)
         else None
     )
     start: date | None = getattr(constraint, "start_date", None)
-    # Repeats the price from each date on which a batch or service tier price changes.
+    # A new price starts on each date on which the price of a batch or service tier changes.
     for moment in [start, *sorted({since for since, *_ in variants if since > (start or date.min)})]:
         active_variants = {kind: variant for since, kind, variant in variants if since <= (moment or date.min)}
         yield _with_version(rates, request, moment, daily, active_variants)
@@ -345,7 +346,9 @@ def _export_match_clause(match: Any) -> dict[str, Any]:  # noqa: ANN401 - one of
 
 
 def _export_pattern(text: str) -> dict[str, Any]:
-    """Rewrites a negative lookahead as a negated pattern, because the engine's regular expressions have no lookahead."""
+    """Rewrites a negative lookahead as a negated pattern, because the engine's regular expressions have no
+    lookahead.
+    """
     if text.startswith(NEGATIVE_LOOKAHEAD) and text.endswith(")"):
         return {"not": {"like": f"^{text.removeprefix(NEGATIVE_LOOKAHEAD)[:-1]}"}}
     return {"like": text}

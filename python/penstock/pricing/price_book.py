@@ -1,4 +1,4 @@
-"""Price book: model prices of the public list, and prices of the operator that replace them from a date on."""
+"""Price book: model prices of the public list, and prices of the operator, which replace them from a certain date."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock")
 
-# Providers that have another name in the price list.
+# Name in the price list of each provider that has another name there.
 LIST_NAMES_BY_PROVIDER = {
     "azure-ai": "azure",
     "azure-openai": "azure",
@@ -39,15 +39,16 @@ LIST_NAMES_BY_PROVIDER = {
     "workers-ai": "cloudflare",
     "zhipu": "zhipuai",
 }
-# Beginnings and endings of names in the price list that are no models: patterns for fine-tuned models, groups of
-# regional names, and variants of OpenRouter.
+# Beginnings of names in the price list that are no models: patterns for fine-tuned models and groups of regional names.
 PATTERN_PREFIXES = ("ft:", "regional.")
+# Endings of names in the price list that are no models: patterns, and variants of OpenRouter.
 PATTERN_SUFFIXES = (".ft-", "-", ":free", ":extended")
+# Providers for which a name with such an ending is a model.
 VARIANT_RESELLERS = frozenset({"openrouter"})
-# Beginnings and endings of models that a provider does not have, although the list has them under its name: Google AI
-# Studio and Vertex AI share a name.
+# Beginnings and endings of models that are listed under a provider's name, but that it does not have. Google AI Studio
+# and Vertex AI share a name in the list.
 FOREIGN_MODELS = {"google": (("claude",), ("-maas",))}
-# The list has dollars per million tokens; the wire format has cents per token.
+# Field of the wire format for each price field of the list.
 TOKEN_RATES = {
     "input_mtok": "request_token",
     "output_mtok": "response_token",
@@ -66,9 +67,10 @@ UNIT_NAMES = {
     "storage_searches_kcount": "file_search",
     "web_searches_kcount": "web_search",
 }
-# Cents per unit for one dollar in the list, by the suffix of the price's name.
+# Factor from the dollars of the list to cents per unit, by the suffix of the price's name.
 CENTS_PER_LIST_DOLLAR = {"_mtok": 1e-4, "_mchars": 1e-4, "_kcount": 0.1, "_kpages": 0.1, "_hours": 100.0}
-# Token counts and their rates that are summed up on each side, by their names on the wire.
+# Token counts and their rates whose products are summed for the request and for the response. The names are those of
+# the wire format.
 SUM_TERMS = {
     "request": {
         "input_tokens": "request_token",
@@ -99,10 +101,10 @@ class ListedModel(msgspec.Struct, frozen=True):
 
 
 class PriceBook:
-    """Finds the current price of a model. The public list is large, so it is loaded at the first request."""
+    """Finds the current price of a model. The public list is large, so it is loaded only when it is first needed."""
 
     def __init__(self, settings: Settings) -> None:
-        """Takes the settings file; nothing is loaded yet."""
+        """Stores the path of the settings file. Loads nothing yet."""
         self._file = settings.file
         self._list: dict[str, Provider] | None = None
         self._turn = asyncio.Lock()
@@ -113,7 +115,7 @@ class PriceBook:
         """Returns the models of a provider that have a price, by their names."""
         listed = await self._listed_provider(provider)
         listed_model = {model.id: _to_listed_model(provider, model) for model in (listed.models if listed else [])}
-        # The newest price is applied last and replaces older ones.
+        # The newest price of a model is applied last, so it replaces older ones.
         for row in reversed(self._valid_rows()):
             if row.provider == provider:
                 name = listed_model[row.model].name if row.model in listed_model else None
@@ -147,7 +149,7 @@ class PriceBook:
     async def find_listed_model(self, provider: str, model: str) -> ModelInfo | None:
         """Returns the entry of a model in the price list, or `None`."""
         listed = await self._listed_provider(provider)
-        # A provider that resells models has their original prices, unless the list has its own prices.
+        # For a provider that resells models, the list may have only the prices of their original providers.
         providers = list((self._list or {}).values())
         return listed.find_model(model, all_providers=providers) if listed else None
 
@@ -171,7 +173,9 @@ class PriceBook:
 
 
 def _offers(provider: str, model: str) -> bool:
-    """Returns true unless the price list has the model only under another provider of the same company."""
+    """Returns false for models that are listed under the provider's name, but belong to another provider of the same
+    company.
+    """
     prefixes, suffixes = FOREIGN_MODELS.get(provider, ((), ()))
     return not model.startswith(prefixes) and not model.endswith(suffixes)
 
@@ -210,7 +214,9 @@ def _load_price_list() -> dict[str, Provider]:
 
 
 def file_version(file: str) -> tuple[int, int] | None:
-    """Returns what changes when a file is written or replaced; `None` if it does not exist."""
+    """Returns a value that changes whenever the file is written or replaced. Returns `None` if the file does
+    not exist.
+    """
     try:
         file_status = os.stat(file)  # noqa: PTH116 - it is asked often
     except OSError:
@@ -239,7 +245,7 @@ def _to_listed_model(provider: str, model: ModelInfo) -> ListedModel:
 
 
 def _with_formulas(config: PricingConfig) -> PricingConfig:
-    """Adds the formulas that sum up the prices, if the config has none."""
+    """Adds the formulas by which clients compute a cost, if the config has none."""
     rates = config.pay_as_you_go
     formulas = {side: _sum_formula(side, rates) for side in ("request", "response")} if rates else None
     return msgspec.structs.replace(
@@ -269,7 +275,7 @@ def _unit_rates(prices: ModelPrice) -> dict[str, Price]:
 
 
 def _price_in_cents(prices: ModelPrice, name: str) -> Price | None:
-    """Returns a price in cents; for a price that grows with the length of the prompt, its first tier."""
+    """Returns a price in cents. If the price depends on the length of the prompt, returns that of the first tier."""
     listed = cast("Any", getattr(prices, name, None))
     if listed is None:
         return None
@@ -283,5 +289,5 @@ def _free_pricing() -> PricingConfig:
     return _with_formulas(PricingConfig(pay_as_you_go=msgspec.convert(msgspec.to_builtins(zero_rates), PayAsYouGo)))
 
 
-# Pricing of an unknown model: it costs nothing, but includes the formulas that add up prices.
+# Pricing of an unknown model: all prices are 0, with the formulas by which clients compute a cost.
 FREE_PRICING = _free_pricing()

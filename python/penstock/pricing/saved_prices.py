@@ -1,4 +1,6 @@
-"""Prices that are saved with integrations: those of single models, and the adjustment of all others by a contract."""
+"""Prices that are saved with integrations: prices of single models, and an adjustment of all other prices, such as a
+discount by contract.
+"""
 
 from __future__ import annotations
 

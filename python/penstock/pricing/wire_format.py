@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-# One million dollars per unit. The engine counts whole pico-dollars in 64-bit integers.
+# Maximum price: one million dollars per unit. The engine counts whole pico-dollars in 64-bit integers.
 MAX_CENTS = 1e8
-# In JSON an integer stays an integer.
+# A union, so that an integer in JSON remains an integer.
 AmountCents = Annotated[
     Annotated[int, Meta(ge=0, le=int(MAX_CENTS))] | Annotated[float, Meta(ge=0, le=MAX_CENTS)],
     Meta(description="US cents"),

@@ -1,12 +1,13 @@
-"""Resources of the management API. A module's name is its path under /v1, and each file in this package is found
-without registration.
+"""Resources of the management API. The name of a module determines its path under /v1. Every module in this package is
+served, without registration.
 """
 
 from __future__ import annotations
 
 import os
 
-# Modules with other paths than /v1 and their name. A module without paths is never reachable from the network.
+# Path prefixes of modules whose paths are not /v1 followed by their name. A module with an empty tuple is not reachable
+# from the network.
 CUSTOM_PREFIXES: dict[str, tuple[str, ...]] = {
     "schema": ("/schema",),
     "console": ("/console",),
@@ -40,12 +41,12 @@ STORELESS_MODULES = ("console", "health", "internal", "metrics", "model_configs"
 # Modules whose paths under /v1 also exist at providers. The engine selects the requests that are for the management
 # API.
 PROVIDER_SHARED_MODULES = ("batches", "files", "models")
-# Modules that the SDKs of providers call.
+# Modules with routes that SDKs of providers call, so that errors have the format of their API.
 SDK_MODULES = ("batches", "files", "models")
 
 
 def module_names() -> list[str]:
-    """Returns the dotted names of all modules, without importing any."""
+    """Returns the dotted names of all resource modules, without importing any."""
     names: list[str] = []
     top = os.path.dirname(__file__)
     for folder, folders, files in os.walk(top):

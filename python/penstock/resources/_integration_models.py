@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 TAGS = ["Integrations > Models"]
 MAX_MODELS = 1000
-# JSON path prefix of the engine's problems. This module submits one model at a time to the engine.
+# Beginning of the JSON paths in the engine's validation errors. There is one model at most, because models are
+# validated one by one.
 ENGINE_PATH_PREFIX = "$.models[0].models[0]."
 
 ModelSlug = Annotated[str, Meta(min_length=1, max_length=255, description="model name as requests send it")]
@@ -217,7 +218,7 @@ async def delete_models(
 
 
 async def _seal_secret_options(session: TenantSession, row: Row, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Replaces secret options of the integration; its other options stay."""
+    """Encrypts the secret options in a request. Rejects other options, which belong to the integration."""
     if others := sorted(set(fields) - set(forms.SECRET_FIELDS)):
         raise field_error(
             f"configurations.{others[0]}", "is no secret option; hint: PUT /v1/integrations/… changes the other options"
@@ -242,7 +243,8 @@ async def _save_model(
     if model.configurations is not UNSET:
         sent = model.configurations
         if sent is not None:
-            # Responses show an empty object for a model without options, and clients send it back.
+            # An empty object is accepted for a model without options, because responses contain it and clients send it
+            # back.
             if not sent and before and before["configurations"]:
                 raise field_error(f"{path}.configurations", "must not be empty")
             convert_value(f"{path}.configurations", forms.ProviderOptions, sent)
@@ -287,7 +289,7 @@ def _validate_with_engine(path: str, integration: Row, model: UpsertIntegrationM
 
 
 def _to_request_path(engine_path: str) -> str:
-    """Converts a JSON path of the engine's document to the field name that the client sent."""
+    """Converts a JSON path of the engine's validation to the path of the field in the client's request."""
     kind, _, name = engine_path.removeprefix(ENGINE_PATH_PREFIX).partition(".")
     return {
         "custom_host": "configurations.custom_host",

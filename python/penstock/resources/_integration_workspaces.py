@@ -163,7 +163,7 @@ async def update_workspaces(
         listed_ids: set[str] = set()
         for number, requested in enumerate(data.workspaces):
             # Archived workspaces with an existing entry are accepted, so that a client can send back what it read. A
-            # request cannot newly enable one.
+            # request can disable one, but not enable it.
             allowed_ids = [
                 workspace_id for workspace_id, entry in before.items() if entry["enabled"] or not requested.enabled
             ]

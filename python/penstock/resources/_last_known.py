@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from penstock.snapshot.build import StoreData
     from penstock.store.tenant import Row
 
-# What a key that may call models may lack.
+# Values of `lacks` with which a key may still call models.
 MAY_CALL = (None, "render")
-# Scopes of a caller that is known only from a snapshot. Snapshots contain keys only to authorise requests to models.
+# Scopes of a caller that is known only from a snapshot. The snapshot contains no other scopes, because the engine only
+# needs to know whether a key may call models.
 SNAPSHOT_CALLER_SCOPES = frozenset({"completions.write"})
 
 
@@ -35,7 +36,9 @@ class Expiry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SnapshotKey(Expiry, frozen=True, kw_only=True):
-    """An API key as the engine receives it. `lacks` is what the key may not do, `None` if it may do everything."""
+    """An API key as the engine receives it. `lacks` is the right that the key does not have, or `None` if it
+    has all.
+    """
 
     id: str
     sha256: str
@@ -95,9 +98,7 @@ class SnapshotWorkspace(msgspec.Struct, frozen=True):
 
 
 def find_key(stored: StoreData, name: str) -> SnapshotKey | None:
-    """Finds a key that may call models, by the SHA-256 digest of its secret or by its id. Returns `None` if there is
-    none.
-    """
+    """Returns the key with this SHA-256 digest or id. Returns `None` if there is none, or if it may not call models."""
     keys = (key for part in _read_chunks_containing(stored, name) for key in part.keys if name in {key.sha256, key.id})
     return next((key for key in keys if key.workspace and key.lacks in MAY_CALL and not key.is_expired), None)
 
@@ -150,7 +151,7 @@ def list_providers(stored: StoreData, workspace: str) -> tuple[list[Row], dict[s
         if item.workspace != workspace or item.is_expired:
             continue
         behind = content.get(item.models or "", IntegrationModels(""))
-        # Snapshots do not contain the creation time, because the engine does not need it.
+        # `created_at` is 0, because snapshots do not contain the creation time.
         row = {"slug": item.slug, "ai_provider_id": item.provider, "integration_id": item.models, "created_at": 0}
         rows.append({**row, "allow_all_models": behind.allow_all})
         own = [model for model in behind.models if model.custom_host is not msgspec.UNSET]

@@ -1,6 +1,6 @@
 """Groups of requests: one row per user, model, key or another property, with the chosen figures. Costs are in cents."""
 
-# Annotations are not postponed, as in the modules with the other routes of analytics.
+# Annotations are not postponed, for the same reason as in `analytics.py`.
 from typing import Annotated, Any, Literal, NamedTuple, cast, get_args
 
 import msgspec
@@ -22,7 +22,7 @@ from penstock.schemas import field_error
 COLUMNS: tuple[str, ...] = get_args(GroupColumn)
 DEFAULT_PAGE_SIZE = 50
 METADATA = "metadata"
-# Names of groups in paths. Some clients write the name of a list in the plural.
+# Groups by their names in paths. Some clients use the plural for a name.
 GROUPS: dict[str, GroupName] = {
     **{name: name for name in get_args(GroupName) if name != METADATA},
     "workspaces": "workspace",
@@ -91,7 +91,7 @@ class GroupList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupRequest(NamedTuple):
-    """Which requests are grouped, with which figures, and the page."""
+    """Parameters of a request for groups: the filters, the figures, the order and the page."""
 
     filters: GivenFilters
     columns: list[GroupColumn]
@@ -188,7 +188,8 @@ async def _list_groups(
 ) -> GroupList:
     workspace = requested.filters.workspace
     if group_by == "workspace" and workspace is None:
-        # One workspace alone would be one group.
+        # Without a workspace in the request, groups are over all workspaces. A single workspace would be only one
+        # group.
         workspace = ALL_WORKSPACES
     access = await open_log_access(context, workspace, "figures", only_default=True)
     query = GroupQuery(

@@ -96,8 +96,8 @@ def to_client_model(client: ClientFormat, model: CatalogueModel) -> AnyModel:
 
 
 class PageBounds(NamedTuple):
-    """Positions of the first model of a page and of the model after the last. `goes_back` is true if the client pages
-    backwards.
+    """Bounds of a page in the list of models. `start` is the index of its first model, and `end` the index after its
+    last. `goes_back` is true if the client pages backwards.
     """
 
     start: int
@@ -109,7 +109,7 @@ def to_client_list(client: ClientFormat, models: list[CatalogueModel], bounds: P
     """Returns one page of the models in the client's format."""
     page = models[bounds.start : bounds.end]
     has_more = bounds.start > 0 if bounds.goes_back else bounds.end < len(models)
-    # The token of a page is the number of models before it.
+    # The token of the next page is the number of models before that page.
     next_token = str(bounds.end) if has_more else None
     match client:
         case ClientFormat.ANTHROPIC:

@@ -137,7 +137,9 @@ async def fork(
 
 
 async def _find_copied(session: TenantSession, source: Row, fork: ForkPrompt, workspace_id: str) -> tuple[Row, Row]:
-    """Returns the collection of a copy and the version that is copied. Reports both if they do not exist."""
+    """Returns the collection for a copy, and the version to copy. Raises one error with all problems if one or both do
+    not exist.
+    """
     problems = CollectedProblems()
     home: Row = {}
     version: Row = {}
@@ -156,7 +158,7 @@ async def _unshare(key: str, context: RequestContext) -> EmptyResponse:
 
 
 async def _find_source(session: TenantSession, key: str) -> Row:
-    """Returns the prompt to copy. A caller that reaches several workspaces may copy from any of them to another."""
+    """Returns the prompt to copy. A caller with access to several workspaces may copy from any of them to another."""
     caller = session.caller
     row = await session.organisation().find(prompts, key) if caller.workspace_id is None else None
     if row and "prompts.read" in caller.granted_scopes(row["workspace_id"]):

@@ -1,4 +1,4 @@
-"""Versions of prompts: how they are read, which one is the default, and which labels are on them."""
+"""Routes for the versions of prompts: read versions, publish one as the default, and set labels."""
 
 from __future__ import annotations
 
@@ -192,11 +192,11 @@ async def publish_version(
 
 
 async def render_prompt(session: TenantSession, row: Row, version: Row) -> PromptDetail:
-    """Returns a prompt with one of its versions, as responses show it."""
+    """Converts a prompt and one of its versions to the response."""
     saved = PromptContent.from_version(version)
     placed = await kit.labels_by_version(session, [row["id"]])
     labels = _to_labels(placed.get((row["id"], version["number"]), []))
-    # Empty lists are stored as null.
+    # Empty lists are stored as null, so null becomes an empty list.
     lists: dict[str, list[Any]] = {name: saved.content[name] or [] for name in ("functions", "tools")}
     return row_to_struct(
         PromptDetail,

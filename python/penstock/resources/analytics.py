@@ -1,7 +1,7 @@
 """Analytics of the request logs: graphs over time, a summary of the cache, and groups. Costs are in cents."""
 
-# Annotations are not postponed: the framework reads the type of each graph off its own route.
-# pyright: reportInvalidTypeForm=false, reportUnknownParameterType=false
+# Annotations are not postponed: each graph has a route whose response type is a local variable, which the framework
+# must evaluate. pyright: reportInvalidTypeForm=false, reportUnknownParameterType=false
 from typing import Annotated, Any
 
 import msgspec
@@ -47,7 +47,7 @@ def _graph_route(graph: Graph, path: str) -> Any:  # noqa: ANN401 - what the fra
         description=graph.description,
         tags=TAGS,
         dependencies=FILTERS,
-        # Alternative paths are those of single clients.
+        # Alternative paths are for single clients, so the OpenAPI document omits them.
         include_in_schema=path == graph.name,
     )
     async def show_graph(

@@ -233,7 +233,7 @@ async def create_key(
             "rate_limits": None,
             "usage_limits": None,
             "alert_emails": None,
-            # A key created with the token of someone who is not a user expires with that token.
+            # If the caller has a token and is not a user in the store, the new key expires with the token.
             "expires_at": session.caller.ends_at,
             "rotation_policy": build_policy(None, await keys.enforced_rotation_days(session, type_, workspace_id)),
             "last_reset_at": None,
@@ -273,7 +273,7 @@ async def list_keys(
             if len(requested) > MAX_IDS:
                 raise field_error("ids", f"holds {len(requested)} ids: at most {MAX_IDS} are allowed")
             conditions.append(api_keys.c.id.in_(requested))
-            # A client that names this many ids without a page size expects all of them in one page.
+            # A client that sends ids without a page size expects all of these keys in one page.
             page = page.apply_sizes(PageSizes(max(DEFAULT_SIZE, len(requested))))
         total, rows = await KEY_RESOURCES["workspace-service"].list_page(session, page, conditions)
         used = await read_current_usage(session, "api_key", rows)
@@ -346,7 +346,7 @@ async def rotate_key(
     """
     async with context.write_session() as session:
         row = await _get_permitted_key(session, key_id, "rotate")
-        # The new secret can do all that the key can, so the caller must be allowed to grant these scopes.
+        # The caller receives a secret with all scopes of the key, so it must be allowed to grant them.
         _validate_scopes(session, row["type"], row["scopes"])
         if row["id"] != session.caller.id:
             await keys.reject_escalation(session, row)
@@ -408,7 +408,7 @@ async def _validate_settings(
         check_default_metadata("defaults.metadata", defaults.metadata)
         if defaults.config_id:
             had: dict[str, Any] = row["defaults"] if row else {}
-            # A key of the organisation may have the config of any workspace.
+            # A key of the organisation may have a config of any workspace as its default.
             conditions = [configs.c.workspace_id == session.workspace_id] if session.workspace_id else []
             config = await session.resolve_config(
                 "defaults.config_id", defaults.config_id, had.get("config_id"), *conditions

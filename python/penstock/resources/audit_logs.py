@@ -180,7 +180,7 @@ async def list_entries(  # noqa: PLR0913, PLR0917 - the filters that there are
 
 def _to_entry(row: Row, sent: Row | None) -> AuditLogEntry:
     if sent is None:
-        # The schedule made the change, or the entry is older than the recording of request bodies.
+        # There is no request body: a scheduled job made the change, or an older release did not store bodies.
         body = msgspec.json.encode(row["after"]).decode() if row["after"] else ""
         sent = {"request_body": body, "request_headers": ""}
     request_fields = {name: sent[name] for name in ("request_body", "request_headers")}

@@ -142,7 +142,9 @@ async def create_batch(
 
 
 async def _build_provider_job(session: TenantSession, data: CreateBatch, headers: dict[str, str]) -> dict[str, Any]:
-    """Returns the provider that runs a batch, and the inputs that it needs besides the lines."""
+    """Returns the job for a batch that a provider runs: the provider, and the options that it needs besides the
+    lines.
+    """
     able = batch_providers_by_name()
     selection = await kit.select_provider(session, headers, able)
     adapter = able[selection.provider]

@@ -116,7 +116,7 @@ async def create_collection(session: TenantSession, data: CreateCollection) -> C
             parent = await kit.find_home(session, path, data.parent_collection_id)
             await kit.check_new_parent(session, parent)
     with problems.check():
-        # A collection that does not exist decides no workspace.
+        # If the parent collection does not exist, the workspace may be unknown, so its collections are not counted.
         if parent or data.parent_collection_id is None or session.workspace_id:
             await kit.reject_too_many(session, parent["workspace_id"] if parent else session.required_workspace_id)
     problems.raise_all()

@@ -34,20 +34,20 @@ if TYPE_CHECKING:
 
 CONFIGS = Resource("configs", configs, publishes=True, unlisted=frozenset({"config", "sealed"}))
 TAGS = ["Configs"]
-# Number of recent versions that are searched for the credential behind a mask.
+# Maximum number of recent versions that are searched for the credential behind a mask.
 MAX_SEARCHED_VERSIONS = 50
-# Previous content of a new config.
+# A new config has no previous content, so masks in it have no credentials.
 EMPTY_CONFIG = SplitDocument({}, {})
 
 ConfigDocument = Annotated[dict[str, Any] | str, Meta(description="the config, as an object or as a JSON string")]
 VersionId = Annotated[str, Meta(description="id of the version")]
-# Clients cannot see if credentials are unchanged, because responses mask them. A dry run tells them.
+# Responses mask credentials, so clients cannot compare them. A dry run reports whether the content would change.
 DryRunParam = Annotated[
     bool, QueryParameter(description="change nothing; `version_id` is empty if the change would create a new version")
 ]
 
 
-# Requests that name no config use none, regardless of this flag.
+# The flag is only for user interfaces: requests that name no config use none.
 IS_DEFAULT_DESCRIPTION = "1: the config that consoles and clients preselect in the workspace, instead of the previous one; requests use the config that they name"
 
 STATUS_DESCRIPTION = "an archived config is not used; `inactive` is another word for `archived`"
@@ -225,7 +225,8 @@ async def update_config(
         if sent is not UNSET:
             document = await _restore_credentials(session, before, sent, old)
             if document != valid:
-                # Somebody changed the stored credentials meanwhile.
+                # Another request has changed the stored credentials since the validation, so the document is validated
+                # again.
                 await validate_document("config", document, "config", context.limits)
         divided = config_credentials.split_credentials(document)
         is_changed = not config_credentials.is_same_document(divided, old)
@@ -244,8 +245,8 @@ async def update_config(
 
 
 async def _validate_update(context: RequestContext, workspace_id: str | None, key: str, sent: dict[str, Any]) -> Any:  # noqa: ANN401 - JSON
-    """Validates new content of a config before the write transaction, for which other changes wait. Returns the content
-    with its credentials.
+    """Validates new content of a config before the write transaction, because other changes wait while that is open.
+    Returns the content with its credentials.
     """
     async with context.read_session(workspace_id) as session:
         row = await CONFIGS.get(session, key)
@@ -312,7 +313,7 @@ async def _encrypt_config(session: TenantSession, owner: str, divided: SplitDocu
 
 
 async def _save_version(session: TenantSession, row: Row, divided: SplitDocument) -> None:
-    """Stores the content of a config as the version that the row names."""
+    """Stores the content of a config as a version with the id and number in the row."""
     content = {name: row[name] for name in ("name", "config", "status", "last_updated_at")}
     hidden = config_credentials.encode_secrets(divided.secrets) if divided.secrets else None
     await versions.create_version(session, "configs", row, content, row["version_id"], hidden)
@@ -332,13 +333,15 @@ async def _clear_default(session: TenantSession, workspace_id: str) -> None:
 
 
 async def _find_users(session: TenantSession, row: Row) -> list[tuple[str, references.Reference]]:
-    """Returns the keys and workspaces whose default is a config, each with its key in `VISIBLE_WITH`."""
+    """Returns the API keys and workspaces that have a config as their default. The first part of each pair is a name in
+    `VISIBLE_WITH`.
+    """
     users: list[tuple[str, references.Reference]] = []
     workspace = await session.organisation().find(workspaces, row["workspace_id"])
     if workspace and workspace["defaults"].get("user_api_key_config") == row["id"]:
         field = "defaults.user_api_key_config"
         users.append(("workspace", references.make_reference("workspace", workspace, workspace["id"], [field])))
-    # Keys of the organisation may have the config of any workspace.
+    # Keys of the organisation may have a config of any workspace as their default.
     inside = or_(api_keys.c.workspace_id == row["workspace_id"], api_keys.c.workspace_id.is_(None))
     query = select(api_keys).where(inside).order_by(api_keys.c.id)
     for key in await session.organisation().fetch_rows(query, api_keys):

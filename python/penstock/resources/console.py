@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 BUILD_FOLDER = Path(__file__).parents[1] / "console"
 PREFIX = "/console"
 ASSETS = "assets/"
-# The document is the same for every page. It names its files relative to the console, so each further segment of the
-# address needs a step up.
+# The document is the same for every page. The document refers to its files by relative paths. For each further segment
+# in the address of a page, the paths need another `../`.
 DOCUMENT_NAME, RELATIVE_PREFIX = "index.html", "./"
 CONTENT_TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".html": "text/html"}
 CONTENT_SECURITY_POLICY = (
@@ -38,13 +38,15 @@ SECURITY_HEADERS: Mapping[str, str] = {
     "cross-origin-opener-policy": "same-origin",
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
 }
-# Names of assets contain a hash of their content.
+# Cache headers. The names of assets contain a hash of their content, so they never change; the document may change.
 IMMUTABLE, REVALIDATED = "public, max-age=31536000, immutable", "no-cache"
 
 
 @cache
 def load_build() -> Mapping[str, bytes]:
-    """Returns the built files by name: the document as it is, all others compressed. Empty if nothing was built."""
+    """Returns the built files by name. The document is uncompressed, all others are compressed. Returns nothing if the
+    console was not built.
+    """
     if not BUILD_FOLDER.is_dir():
         return {}
     files = [path for path in BUILD_FOLDER.rglob("*") if path.is_file()]
@@ -57,7 +59,7 @@ def get_console(request: Request[Any, Any, Any]) -> Response[bytes]:
     # Litestar removes the slash at the end of `path`.
     path = request.scope["raw_path"].decode("ascii", "replace")
     if path == PREFIX:
-        # Relative, because a proxy may serve the gateway below another path.
+        # The redirect is relative, because a proxy may serve the gateway below another path.
         return Redirect(path=f"{PREFIX.removeprefix('/')}/", headers=dict(SECURITY_HEADERS))
     accepts_gzip = "gzip" in request.headers.get("accept-encoding", "")
     return build_response(load_build(), path.removeprefix(f"{PREFIX}/"), accepts_gzip=accepts_gzip)
@@ -78,7 +80,7 @@ def build_response(build: Mapping[str, bytes], name: str, *, accepts_gzip: bool)
 
 
 def _steps_up(name: str) -> str:
-    """Returns the path from the address of a page to the console."""
+    """Returns the relative path from the address of a page up to the console."""
     return "../" * name.count("/") or RELATIVE_PREFIX
 
 

@@ -139,7 +139,7 @@ async def moderate_texts(data: JSONBody[ModerateTexts], context: NamedDependency
         if session.workspace_id is None:
             raise field_error("model", "needs a key of a workspace, whose saved providers it names")
         subjects = [build_text_subject(text) for text in texts]
-        # The edge replaces this response.
+        # This response contains only the name of a plan. The edge runs the plan and replaces the response.
         planned: Response[Any] = plan_trials(session, session.workspace_id, "moderations", content, subjects)
         return cast("Moderation", planned)
 
@@ -202,7 +202,7 @@ async def _classify(
 
 
 def _require_place(session: TenantSession) -> None:
-    """Raises ForbiddenError if the caller may act in some workspaces only, and names none."""
+    """Raises ForbiddenError if the caller has access to some workspaces only, and the request selects none of them."""
     if session.workspace_id is None and not session.caller.is_organisation_admin:
         message = "this needs a key of a workspace"
         raise ForbiddenError(message)

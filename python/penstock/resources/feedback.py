@@ -24,7 +24,7 @@ from penstock.schemas import format_timestamp, now
 
 TAGS = ["Feedback"]
 SCOPE_GUARD = require_scopes("logs.write")
-# New feedback reaches the log store about a second after it was sent. An update may follow at once.
+# Time in which an update looks for new feedback. The log store has feedback only about a second after it was sent.
 LOOKUP_SECONDS, LOOKUP_INTERVAL_SECONDS = 5.0, 0.1
 
 _Key = Annotated[str, Meta(min_length=1, max_length=128)]
@@ -107,7 +107,7 @@ async def update_feedback(
     if not is_uuid(feedback_id) or not await _is_stored(log_service, feedback_id, **home):
         raise NotFoundError(f"there is no feedback with the id {feedback_id!r} here")
     changed = {name: value for name, value in msgspec.structs.asdict(data).items() if value is not UNSET}
-    # In the log store, null means that a field keeps its value.
+    # In the log store, null means no change, so an empty object removes the metadata.
     changed |= {"metadata": {}} if data.metadata is None else {}
     row = {"id": feedback_id, **home, **changed}
     await log_service.append([_to_frame(row)])
@@ -115,7 +115,7 @@ async def update_feedback(
 
 
 async def _is_stored(log_service: LogService, feedback_id: str, organisation_id: str, workspace_id: str) -> bool:
-    """Returns true if the feedback is in the log store, at the latest after the delay of new feedback."""
+    """Returns true if the feedback is in the log store. For recent feedback, looks again for up to `LOOKUP_SECONDS`."""
     query = FeedbackQuery(organisation_id=organisation_id, workspace_ids=[workspace_id], ids=[feedback_id])
     end = asyncio.get_running_loop().time() + (LOOKUP_SECONDS if _is_recent(feedback_id) else 0)
     while True:

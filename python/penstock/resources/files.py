@@ -40,7 +40,7 @@ TAGS = ["Files"]
 SCOPE_GUARD = require_scopes("completions.write")
 MAX_PAGE_SIZE = 10_000
 MIN_EXPIRY_SECONDS = 3600
-# The edge waits 30 seconds for the response to an upload, and nothing may be stored after that.
+# Maximum time to store an upload. The edge waits 30 seconds for the response, and nothing may be stored after that.
 MAX_STORING_SECONDS = 22.0
 # Maximum number of digits to parse. A longer number of seconds is always above the limit.
 MAX_EXPIRY_DIGITS = 12
@@ -81,7 +81,7 @@ class DeletedFile(msgspec.Struct, frozen=True, kw_only=True):
     object: Annotated[str, Meta(description="`file`")] = "file"
 
 
-# No limit here: the edge already limits bodies to `limits.body_bytes`.
+# The framework's limit is off: the edge already limits bodies to `limits.body_bytes`.
 @post("/", status_code=200, guards=[SCOPE_GUARD], request_max_body_size=None, summary="Upload file", tags=TAGS)
 async def upload_file(
     data: Annotated[UploadFileForm, Body(media_type=RequestEncodingType.MULTI_PART)],
@@ -196,7 +196,7 @@ async def stream_file(blobs: BlobStore, row: Row) -> Stream:
 
 async def stream_blob(blobs: BlobStore, name: str, size: int, media_type: str, **headers: str) -> Stream:
     """Returns a response that streams a blob in chunks. Reads the first chunk before the response begins, so that a
-    missing blob or a storage that fails has an error response.
+    missing blob or a failure of the storage results in an error response.
     """
     chunks = blobs.read(name)
     first = await anext(chunks, b"")

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from penstock.store.tenant import Row
 
 TAGS = ["Guardrails"]
-# Ids that one request lists.
+# Maximum number of ids in one request.
 MAX_IDS = 1000
 
 VersionId = Annotated[str, Meta(description="id of the version")]
@@ -159,7 +159,7 @@ async def create_guardrail(data: JSONBody[CreateGuardrail], context: NamedDepend
     async with context.write_session(data.workspace_id) as session:
         workspace_id = kit.choose_owner(session, data.organisation_id)
         session.require_any_scope(kit.scope_for_verb(workspace_id, "create"))
-        # They may have been deleted since the checks were validated.
+        # The credentials of partners may have been deleted since the checks were validated.
         await partner_kit.reject_missing(session, workspace_id, checks)
         row_id = new_id()
         row = await GUARDRAILS.create(
@@ -356,7 +356,7 @@ async def _load_shared(
 def _plan_trial(
     session: TenantSession, workspace_id: str | None, content: kit.Content, trial: TrialRequest, slug: str = ""
 ) -> TrialResult:
-    """Lets the edge run a trial whose checks ask models. The edge replaces the response."""
+    """Plans a trial whose checks send requests to models. The edge runs the plan and replaces this response."""
     workspace_id = workspace_id or session.workspace_id
     if workspace_id is None:
         raise field_error("workspace_id", "is required, because a check asks a model of a saved provider")
@@ -399,7 +399,7 @@ async def try_guardrail(
 async def _changed_content(
     session: TenantSession, row: Row, data: UpdateGuardrail | EditedTrialRequest, old: kit.Content
 ) -> kit.Content:
-    """Returns the content of a guardrail with the checks and actions that a request sends."""
+    """Returns the content of a guardrail, in which the checks and actions of a request replace the stored ones."""
     if data.checks is UNSET and data.actions is UNSET:
         return old
     actions = old.actions if data.actions is UNSET else kit.actions_to_builtins(data.actions)

@@ -34,7 +34,7 @@ class Health(msgspec.Struct, frozen=True):
 @get("/", guards=[allow_anyone], sync_to_thread=False, summary="Health", tags=["Service"])
 def get_health(figures: NamedDependency[MetricsStore], published: NamedDependency[SnapshotChannel]) -> Health:
     """Confirms that the management API is up. Returns its uptime and the edge workers that report to it."""
-    # A worker asks for a snapshot as soon as it starts, and sends its first metrics a second later.
+    # A worker that has just started is known by its snapshot request. Its first metrics follow a second later.
     numbers = {push.worker for push in figures.live_workers()} | published.running.live_workers()
     workers = [WorkerHealth(number) for number in sorted(numbers)]
     return Health("success", int(time.monotonic() - STARTED_AT), workers)

@@ -250,8 +250,8 @@ async def update_integration(
         if data.configurations is not UNSET or data.secret_mappings is not UNSET:
             options = data.configurations
             if options is UNSET:
-                # A required field may no longer be mapped to a secret manager, so the stored configurations are checked
-                # again.
+                # New mappings may omit a required field that was mapped before, so the stored configurations are
+                # validated again.
                 options = {**row["configurations"], **await kit.open_secrets(session, row)}
             forms.check_options("configurations", row["ai_provider_id"], options, mapped)
         if data.configurations is not UNSET:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 LONG_POLL_SECONDS = 20.0
 MAX_PUSH_BYTES = 1024 * 1024
 EPOCH_HEADER = "x-penstock-epoch"
-# Largest integer of a column; no prompt has this many versions.
+# Largest integer that the database column can have. No prompt has this many versions.
 MAX_VERSION_NUMBER = 2**31 - 1
 
 

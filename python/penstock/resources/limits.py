@@ -335,7 +335,8 @@ async def list_unmatched_policies(
         check = ReferenceCheck(session)
         warnings = await check.find_warnings(policies)
     is_complete = check.is_complete
-    # A caller who sees only some requests cannot tell that there were none.
+    # Only if the caller can read all requests. Otherwise a policy would be reported although requests that the caller
+    # cannot read met it.
     if access.restriction is None and not log_service.is_partial:
         end = datetime.now(UTC)
         reader = DemandReader(log_service, access, end - timedelta(days=days), end)

@@ -306,7 +306,8 @@ async def download_file(
     )
     async with services.database.read_connection() as connection:
         row = (await connection.execute(query)).mappings().first() if is_uuid(export_id) else None
-    # The same error for an export that does not exist: strangers must not find out which do.
+    # A missing export results in the same error as a wrong signature, so that others cannot find out which exports
+    # exist.
     kit.check_link(services.vault, dict(row) if row else {"id": "", "file_id": ""}, expires, signature)
     if row is None:
         raise ForbiddenError("this link is not valid")
@@ -317,8 +318,8 @@ async def download_file(
 async def _open_workspace(
     context: RequestContext, workspace_id: str | None, filters: ExportFilters
 ) -> tuple[str, LogAccess]:
-    """Returns the workspace of an export, and what the caller may see of its logs."""
-    # As in queries, the filter is ignored with a key of a workspace.
+    """Returns the workspace of an export, and the logs in it that the caller may see."""
+    # With a key of a workspace, the filter `workspace_slug` is ignored, as in queries of logs.
     async with context.read_session(
         workspace_id or (None if context.caller.workspace_id else filters.workspace_slug)
     ) as session:
@@ -329,7 +330,9 @@ async def _open_workspace(
 
 
 async def _find_workspace(session: TenantSession) -> Row:
-    """Returns the workspace of a session. For the whole organisation, that is its default workspace."""
+    """Returns the workspace of a session. If the session is for the whole organisation, returns the default
+    workspace.
+    """
     condition = workspaces.c.is_default if session.workspace_ids is None else workspaces.c.id == session.workspace_id
     row = await session.fetch_first(select(workspaces.c.id).where(condition), workspaces)
     if row is None:
@@ -367,7 +370,9 @@ def _visible_exports(session: TenantSession) -> Sequence[ColumnElement[bool]]:
 
 
 def _is_limited_to_own(session: TenantSession, workspace_id: str | None) -> bool:
-    """Returns true for a key of a user, and for members: an export shows what its creator may see."""
+    """Returns true if an export is limited to the caller's own logs, as for keys of users, and for users who are not
+    admins. An export contains only logs that its creator may see.
+    """
     caller = session.caller
     if caller.user_id is None:
         return False

@@ -106,7 +106,7 @@ async def list_logs(  # noqa: PLR0913, PLR0917 - what there is to choose
     """Lists and searches logs, without their requests and responses. A caller of the organisation that names no
     workspace gets those of the default workspace; `*` stands for all that are open to it.
     """
-    # A search reveals words of the contents, so it needs the right to view them.
+    # A search reveals which words are in the contents, so it requires the right to view contents.
     part, scopes = ("contents", VIEW_SCOPES) if q else ("metadata", ())
     access = await open_log_access(context, filters.workspace, part, only_default=True, scopes=scopes)
     log_filters = filters.within(access)
@@ -183,7 +183,7 @@ async def _write_events(
 
 
 def _to_event(event: Mapping[str, Any]) -> bytes | None:
-    """Returns an event of the log worker as the API sends it; `None` for its heartbeats."""
+    """Encodes an event of the log worker as a server-sent event. Returns `None` for heartbeats."""
     if "dropped" in event:
         return _encode_event("dropped", {"count": event["dropped"]})
     return _encode_event("log", to_new_record(event["log"])) if "log" in event else None

@@ -19,7 +19,7 @@ ProviderParam = Annotated[str, PathParameter(description="name of the provider")
 ModelParam = Annotated[str, PathParameter(description="name of the model")]
 
 
-# Purpose of a model by a part of its name. The first match wins.
+# Purpose of a model by a part of its name. The first match applies.
 PURPOSE_BY_NAME_PART = {
     "embed": "embedding",
     "rerank": "rerank",
@@ -31,7 +31,7 @@ PURPOSE_BY_NAME_PART = {
     "dall-e": "image",
     "imagen": "image",
     "gpt-image": "image",
-    # Other instruct models are chat models.
+    # Only these instruct models are text models; others are chat models.
     "gpt-3.5-turbo-instruct": "text",
     "gpt-35-turbo-instruct": "text",
     "davinci": "text",
@@ -134,7 +134,7 @@ def _guess_purpose(model: str) -> str:
 
 
 def _list_priced_features(rates: PayAsYouGo | None) -> list[str]:
-    """Returns the features of a model that have a price of their own."""
+    """Returns the features of a model that have a separate price."""
     return [feature for rate, feature in FEATURE_BY_PRICE_FIELD.items() if rates and getattr(rates, rate) is not None]
 
 

@@ -82,20 +82,22 @@ class CallableModel(NamedTuple):
 
     @property
     def id(self) -> str:
-        """Name for requests that names the provider too."""
+        """Model name for requests, including the provider: `@slug/model`."""
         return f"@{self.provider_slug}/{self.name}"
 
     def to_catalogue(self, *, is_plain: bool) -> CatalogueModel:
-        """Returns the entry of the catalogue, under the plain name or the one with the provider."""
+        """Returns the entry of the catalogue. `is_plain` selects the plain name, and otherwise the one with the
+        provider.
+        """
         return CatalogueModel(
             id=self.name if is_plain else self.id, created=self.created_seconds, owned_by=self.service
         )
 
 
 class ProviderChoice(NamedTuple):
-    """Providers that the config of a request names: their slugs, `None` if it names none.
+    """Slugs of the providers that the config of a request names; `None` if it names none.
 
-    `has_plain_names` is true if requests of the key reach only one provider, so that they need not name it.
+    `has_plain_names` is true if requests with the key reach only one provider. Models then have plain names.
     """
 
     slugs: set[str] | None
@@ -140,7 +142,9 @@ def read_list_window(  # noqa: PLR0913, PLR0917 - the names that the SDKs have f
     page_token: TokenParam = None,
     camel_page_token: CamelTokenParam = None,
 ) -> ListWindow:
-    """Reads the query parameters for pages. Each API has other names for them."""
+    """Reads the query parameters for pages. The APIs of OpenAI, Anthropic, Google and Cohere have different names for
+    them.
+    """
     sizes = (size for size in (limit, page_size, camel_page_size) if size is not None)
     return ListWindow(next(sizes, None), offset or page_token or camel_page_token or 0, after_id, before_id)
 
@@ -222,7 +226,7 @@ def _find_position(field: str, requested: str, models: list[CatalogueModel]) -> 
 async def _load_catalogue(
     request: Request[Any, Any, Any], context: RequestContext, published: SnapshotChannel, workspace_id: str | None
 ) -> tuple[ProviderChoice, list[Row], dict[str, list[Row]]]:
-    """Returns the providers that the request may use: those of its config, all usable ones, and the model entries by
+    """Returns the providers that the config of the request names, all usable providers, and the model entries by
     integration id. Reads the last snapshot if the database is unavailable.
     """
     try:
@@ -268,7 +272,9 @@ async def _list_provider_models(
 async def _find_provider_model(
     row: Row, name: str, models_by_integration: dict[str, list[Row]], prices: PriceBook
 ) -> CallableModel | None:
-    """Returns a model that the provider offers, also one that is not listed: a version or variant with a known price."""
+    """Returns a model that the provider offers. It may be an unlisted version or variant of a listed model, if its
+    price is known.
+    """
     is_enabled = _enabled_by_slug(row, models_by_integration).get(name)
     if is_enabled is None:
         is_enabled = row["allow_all_models"] and await prices.is_callable_model(row["ai_provider_id"], name)
@@ -336,8 +342,8 @@ def _control_header(request: Request[Any, Any, Any], name: str) -> str | None:
 def _select_config(
     request: Request[Any, Any, Any], default_config: str | None, *, may_leave: bool
 ) -> tuple[str | None, bool]:
-    """Returns the config that applies to a request, and true if it is that of the key or token. A key or token that
-    allows no override always uses its own config.
+    """Returns the config that applies to a request, and true if it is the default of the key or token. If `may_leave`
+    is false, this default always applies.
     """
     sent = _control_header(request, "config")
     if default_config and (sent is None or not may_leave):
@@ -350,8 +356,8 @@ def _is_inline_config(sent: str) -> bool:
 
 
 def _find_config_providers(sent: str | None, saved: Callable[[str], str | bytes | None]) -> set[str] | None:
-    """Returns the slugs of the providers that a config names. `saved` looks up a config that is not inline. `None` if
-    the config names no providers.
+    """Returns the slugs of the providers that a config names. `saved` returns a saved config by its name. Returns
+    `None` if the config names no providers.
     """
     text = sent if sent is None or _is_inline_config(sent) else saved(sent)
     try:

@@ -295,8 +295,8 @@ def _merge_overrides(
 
 
 async def _copy_to_workspaces(session: TenantSession, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-    """Copies the organisation's values to workspaces for sections that they may choose from now on. Rejects changes
-    that grant scopes which the caller may not grant.
+    """If workspaces may set a section themselves from now on, copies the organisation's values of this section to them.
+    Rejects changes that grant scopes which the caller may not grant.
     """
     if all(before.get(name) == after.get(name) for name in (roles.SETTINGS_FIELD, OVERRIDES)):
         return
@@ -325,7 +325,8 @@ def _to_settings_detail(rules: Mapping[str, Any]) -> OrganisationSettingsDetail:
         block_inline_config=rules.get("block_inline_config", False),
         user_api_key_ttl=rules.get("user_api_key_ttl"),
         session_settings=SessionSettingsDetail(session_ttl_seconds(rules)),
-        # Without `data_visibility`, because a client that sends back a response would store those flags twice.
+        # The response omits `data_visibility`: a client that sends back the response would otherwise store these flags
+        # twice.
         security_settings=roles.effective_flags(rules),
         security_settings_overrides=rules.get(OVERRIDES, {}),
         user_api_key_auto_create=rules.get("user_api_key_auto_create", False),

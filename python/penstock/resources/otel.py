@@ -32,10 +32,10 @@ _Reason = Annotated[str, Meta(description="why the first one was rejected")]
 
 
 class OtlpOperation(Operation):
-    """Operation whose body the route decodes itself, because it may be compressed."""
+    """OpenAPI operation for a route that decodes the body itself, because it may be compressed."""
 
     def __post_init__(self) -> None:
-        """Describes the body."""
+        """Adds the description of the body to the operation."""
         schema = Schema(
             type=OpenAPIType.OBJECT, description="`ExportTraceServiceRequest` or `ExportLogsServiceRequest`"
         )
@@ -138,7 +138,7 @@ async def _save(
         session.require_any_scope("completions.write")
         origin = await find_log_origin(session, log_service)
         reader = LogReader(session.bound_workspace_id, settings.log_store.keep_days)
-        # Decoding a large body takes time.
+        # Decoded in a thread, because decoding a large body would block the event loop.
         content = await asyncio.to_thread(
             read_body, body, headers.get("content-type", ""), headers.get("content-encoding", ""), items
         )

@@ -1,5 +1,5 @@
-"""Credentials of guardrail partners that the organisation holds. Its guardrails and those of the allowed workspaces use
-them without naming them.
+"""Credentials of guardrail partners that the organisation holds. Guardrails of the organisation and of the allowed
+workspaces use them automatically, by the partner of a check.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class PartnerCredentials(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def render_rows(_session: TenantSession, rows: list[Row]) -> list[PartnerCredentials]:
-    """Renders rows as responses."""
+    """Converts rows to responses, with masked credentials."""
     checks = partner_credentials.checks_by_partner()
     return [
         row_to_struct(

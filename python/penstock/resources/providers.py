@@ -52,7 +52,7 @@ class ProviderDetail(kit.ResponseFields, frozen=True, kw_only=True):
 async def create_provider(session: TenantSession, data: CreateProvider) -> Created:
     """Makes an integration usable in a workspace."""
     if data.model_config:
-        # A caller that chose the address here would receive the integration's credential there.
+        # A caller could otherwise set an address and receive the integration's credential there.
         raise field_error("model_config", "belongs to the integration; change it there")
     description = "integration that may be used in this workspace"
     # Excludes integrations that a virtual key created: a second provider for the same credential would have other

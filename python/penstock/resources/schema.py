@@ -30,7 +30,7 @@ class SchemaPagePlugin(OpenAPIRenderPlugin):
     """Renders the page at /schema."""
 
     def __init__(self) -> None:
-        """Sets the path of the page. The file is read per request, not at startup."""
+        """Sets the path of the page. Each request reads the file."""
         super().__init__(path="/")
 
     def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:  # noqa: ARG002 - the framework's

@@ -226,7 +226,8 @@ async def resend_invite(
         for workspace in row["workspaces"]:
             await members.check_grantable_role(session, workspace["role"], workspace["id"])
         token, link_columns = invites.create_link()
-        # This caller knows the new link, and the first link may still have been used.
+        # `holders` are users who know a link. The caller knows the new one. Users of an earlier link remain, because it
+        # may still have been used.
         holders = sorted({*(row["holders"] or []), *context.caller.authorities}) or None
         await INVITES.update(session, row, {**link_columns, "holders": holders})
         return ResentInvite(f"{public_base_url(settings, request)}{INVITE_PAGE_PATH}?token={token}")

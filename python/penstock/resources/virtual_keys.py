@@ -167,7 +167,7 @@ def _option_names(provider: str) -> tuple[str, ...]:
 
 
 def _merge_options(provider: str, data: NewVirtualKey | VirtualKeyUpdate) -> dict[str, Any]:
-    """Returns the provider options of the request as one dict, under the field names of the request."""
+    """Returns all provider options of the request in one dict, with the names that they have in `model_config`."""
     sent: dict[str, Any] = msgspec.to_builtins(data)
     about: dict[str, Any] = sent.get("model_config") or {}
     forms.check_partial_options("model_config", provider, about, allowed=AZURE_FIELDS)

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from penstock.store.tenant import Row
 
 WORKSPACES = Resource("workspaces", workspaces, publishes=True)
-# Emoji at the start of a name. It becomes the icon, and `name_format=plain` omits it.
+# Emoji at the start of a workspace name. It is shown as the icon, and `name_format=plain` omits it.
 LEADING_EMOJI_PATTERN = re.compile(r"^[\u200d\ufe0f\u2190-\u2bff\u3030-\u303d\u3297\u3299\U0001f000-\U0001faff]+\s*")
 WORKSPACE_STATUSES = ("active", "archived")
 
@@ -392,7 +392,7 @@ async def _delete_contents(session: TenantSession) -> None:
     await session.delete(versions, versions.c.workspace_id == workspace_id)
     file_rows = await session.fetch_rows(select(files).where(files.c.expires_at > now()), files)
     await session.record_deletions("files.delete", file_rows)
-    # The cleanup job deletes the stored contents of expired files.
+    # The files expire now. The batch runner deletes expired files and their contents.
     await session.update_all(files, {"expires_at": now()})
 
 
@@ -408,7 +408,7 @@ async def _reject_loosened_rules(session: TenantSession, row: Row, values: Mappi
     bounds = [
         [rules.get(name) or of_all for rules in both],
         [rules.get("user_api_key_max_ttl") for rules in both],
-        # -1 means no limit too.
+        # -1 also means no limit.
         [None if (maximum := rules.get("user_api_key_count", -1)) == -1 else maximum for rules in both],
     ]
     looser = any(bound is not None and (other is None or other > bound) for bound, other in bounds)
@@ -434,7 +434,7 @@ async def _column_values(
             config_row = await session.resolve_config("defaults.user_api_key_config", config, kept_before)
             defaults["user_api_key_config"] = config_row["id"]
         for name in (name for name in DEFAULT_FIELDS if name in defaults):
-            # A new workspace has no guardrails yet, so only those of the organisation exist for it.
+            # A new workspace has no guardrails yet, so its defaults can only be guardrails of the organisation.
             owner = row["id"] if row else ""
             defaults[name] = await resolve_guardrails(session, f"defaults.{name}", defaults[name], owner)
         values["defaults"] = defaults
@@ -462,7 +462,9 @@ def _reject_reserved_rules(after: Mapping[str, Any], before: Mapping[str, Any], 
 
 
 def _name_columns(name: str, icon: str | None) -> dict[str, str | None]:
-    """Returns the name without the icon, and the icon. Responses show both as the name, so clients send it like that."""
+    """Returns the columns for a name and an icon, with the icon removed from the name. Responses contain both as the
+    name, so clients send them together.
+    """
     if not icon:
         return {"name": name, "icon": None}
     return {"name": name.removeprefix(icon).strip() or name, "icon": icon}
@@ -474,7 +476,7 @@ def _changed_name_columns(row: Row, data: WorkspaceUpdate) -> dict[str, str | No
     icon = row["icon"] if data.icon is UNSET else data.icon
     if data.icon is UNSET or data.name is not UNSET:
         return _name_columns(row["name"] if data.name is UNSET else data.name, icon)
-    # An emoji in the name itself was shown as the icon, so a new icon replaces it.
+    # A leading emoji of the name was shown as the icon, so a new icon replaces it.
     return _name_columns(_plain_name(row), icon)
 
 

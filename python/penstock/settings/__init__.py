@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 # Tables of the same file that are not settings. They belong to the snapshot and may change while the gateway runs.
 SNAPSHOT_TABLES = ("keys", "providers", "configs")
-# Another table of the snapshot: the prices of models.
+# Table with the prices of models, which also belongs to the snapshot.
 PRICES_TABLE = "prices"
 ISSUERS_TABLE = "issuers"
 DEFAULT_SETTINGS_FILE = "penstock.toml"
 STORE_FILE, MASTER_KEY_FILE, FILES_FOLDER = "penstock.db", "penstock.key", "files"
-# Folder of everything that is stored, if there is no settings file.
+# Default folder for everything that the gateway stores, if there is no settings file.
 DEFAULT_DATA_DIR = "penstock-data"
 DEFAULT_RECORDS_PATH = "logs/records.jsonl"
 MEBIBYTE = 1024 * 1024
@@ -55,7 +55,7 @@ BOOLEAN_WORDS = {
 
 
 def _default_worker_count() -> int:
-    # One event loop keeps up with the engine threads of about four cores.
+    # The event loop of one worker is fast enough for the engine threads of about four cores.
     return max(1, (os.cpu_count() or 1) // 4)
 
 
@@ -381,9 +381,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return os.path.join(os.path.abspath(folder), name)
 
     def with_data_dir(self) -> Settings:
-        """Returns a copy whose records are in `store.data_dir`. Without a settings file that is `penstock-data`, unless
-        a store is configured or the working directory has one. With a settings file, an existing one next to it is
-        used; with another store, one that has the only master key.
+        """Returns a copy with its data and records in `store.data_dir`. The default is `penstock-data`, unless
+        `penstock.db` is next to it. With a settings file, it must already contain the store. With `store.url`, it must
+        contain the only master key. Otherwise returns `self`.
         """
         configured, beside = self.store.data_dir, os.path.dirname(self.file) if self.file else os.getcwd()
         default = os.path.join(beside, DEFAULT_DATA_DIR)
@@ -423,7 +423,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SettingSpec(msgspec.Struct, frozen=True):
-    """One setting, as the loader and the reference page describe it."""
+    """Description of one setting. The loader and the reference page use it."""
 
     section: str
     key: str
@@ -431,7 +431,7 @@ class SettingSpec(msgspec.Struct, frozen=True):
     type: Any
     default: object
     description: str
-    # Further names of the environment variable, which take precedence because they are more specific.
+    # Further environment variables for the setting. They precede `env`, because they are more specific.
     other_envs: tuple[str, ...] = ()
 
     @property
@@ -540,7 +540,7 @@ def _find_unknown_keys(document: dict[str, Any]) -> Iterator[Problem]:
 
 
 def _find_unknown_variables(environ: Mapping[str, str], document: dict[str, Any]) -> Iterator[Problem]:
-    # Another `PENSTOCK_…` variable may be one that a `${…}` reference uses.
+    # A variable that the settings file names is not unknown: a `${…}` reference may use it.
     text = str(document)
     prefixes = {f"PENSTOCK_{section}_".upper(): section for section in _keys_by_section()}
     known_names = {entry.env for entry in iter_setting_specs()}
@@ -563,7 +563,7 @@ def _candidate_values(
 ) -> Iterator[tuple[str, object]]:
     if options.get(entry.path) is not None:
         yield f"--{entry.key.replace('_', '-')}", options[entry.path]
-    # Other programs use lower-case names for proxy variables.
+    # Proxy variables are also read in lower case, because other programs use these names.
     lower = (entry.env.lower(),) if entry.env.endswith("_PROXY") else ()
     for name in (*entry.other_envs, entry.env, *lower):
         if name in environ:

@@ -1,4 +1,4 @@
-"""Settings of S3 buckets: the form of their URLs, and the checks of endpoint and credentials. Two sections have them."""
+"""Validation of S3 bucket settings, which two settings sections have: the URL, the endpoint and the credentials."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ class BucketSection(Protocol):
 
 
 def validate_bucket(name: str, key: str, store: str, section: BucketSection) -> Iterator[Problem]:
-    """Yields the validation errors of the section `name`, whose setting `key` is a folder or a bucket: `store`."""
+    """Yields the validation errors of the bucket settings in the section `name`. Its setting `key` has the value
+    `store`, which is a folder or a bucket.
+    """
     if store != FOLDER and not _is_bucket_url(store):
         reason = f"{_show_value(store)} is not allowed: expected `folder`, `s3://bucket` or `s3://bucket/prefix`"
         yield Problem(f"{name}.{key}", reason)
@@ -56,7 +58,7 @@ def validate_bucket(name: str, key: str, store: str, section: BucketSection) -> 
 
 
 def _show_value(text: str) -> str:
-    # A URL may contain a password.
+    # Hides a URL that may contain a password.
     return "the value" if "@" in text else repr(text)
 
 

@@ -12,7 +12,8 @@ from penstock.errors import Problem
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-# A token with an unknown key makes the gateway fetch the keys of every issuer, so their number is bounded.
+# Maximum number of issuers. It is limited because a token with an unknown key makes the gateway fetch the keys of all
+# issuers.
 MAX_ISSUERS = 32
 
 
@@ -53,8 +54,9 @@ class Jwt(msgspec.Struct, frozen=True, kw_only=True):
 class Issuer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One `[[issuers]]` table: an identity provider and the organisations it may issue tokens for."""
 
-    # Required values of the claims `iss` and `aud`; an empty value is not checked.
+    # Required value of the claim `iss`; not checked if empty.
     issuer: str = ""
+    # Required value of the claim `aud`; not checked if empty.
     audience: str = ""
     jwks_url: str = ""
     jwks: str = ""

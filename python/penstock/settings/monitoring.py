@@ -102,7 +102,7 @@ class Log(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def optional_labels(settings: Settings) -> tuple[str, ...]:
-    """Returns the labels that the operator has chosen, as the settings name them, each once."""
+    """Returns the optional labels that are configured, without duplicates. The names are those in the settings."""
     model = (MODEL_LABEL,) if settings.metrics.include_model else ()
     return tuple(dict.fromkeys(model + settings.metrics.labels))
 
@@ -132,7 +132,7 @@ def validate_metrics(settings: Settings) -> Iterator[Problem]:
 
 
 def metadata_key(label: str) -> str:
-    """Returns the metadata key of a label; empty for other labels."""
+    """Returns the metadata key of a label such as `metadata.team`; an empty string for other labels."""
     return label.removeprefix(METADATA_LABEL_PREFIX) if label.startswith(METADATA_LABEL_PREFIX) else ""
 
 

@@ -1,4 +1,6 @@
-"""The `[redis]` settings section. Workers and nodes share through Redis what each otherwise keeps in its own memory."""
+"""The `[redis]` settings section. Workers and nodes share state through Redis that each otherwise has only in its own
+memory.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ MEBIBYTE = 1024 * 1024
 
 
 class Redis(msgspec.Struct, frozen=True, kw_only=True):
-    """Connection to Redis, which shares cached responses, circuit breakers, sticky sessions and change notifications."""
+    """Connection to Redis, which shares cached responses, circuit breakers, sticky sessions and change
+    notifications.
+    """
 
     url: Annotated[
         Secret | None,

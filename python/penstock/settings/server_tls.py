@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
     from penstock.settings import Server
 
-# A chain of certificates has a few kilobytes.
+# Maximum size of a certificate or key file. A certificate chain has a few kilobytes.
 MAX_PEM_BYTES = 1024 * 1024
 
 
 def validate_server_tls(server: Server) -> Iterator[Problem]:
-    """Yields what is wrong with the certificate, its key, and the URL that clients use."""
+    """Yields the validation errors of the certificate, its key, and the URL that clients use."""
     names = {"tls_certificate_file": server.tls_certificate_file, "tls_key_file": server.tls_key_file}
     missing = [name for name, file in names.items() if not file]
     if len(missing) == 1:
@@ -34,7 +34,7 @@ def validate_server_tls(server: Server) -> Iterator[Problem]:
 
 
 def describe_pair_error(certificate_file: str, key_file: str) -> str | None:
-    """Returns why a certificate and a key cannot be used together; `None` if they can."""
+    """Returns the reason why a certificate and a key cannot be used together; `None` if they can."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         # Without a password OpenSSL would ask for one at the terminal.

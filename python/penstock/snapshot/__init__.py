@@ -1,1 +1,1 @@
-"""Snapshot: what the data plane must know, gathered from the store and published to the engines."""
+"""Snapshot: the configuration of the data plane, read from the store and published to the engines."""

@@ -1,5 +1,5 @@
-"""Append-only log for data made of many chunks. Writes everything first and then only the changes, so the data outlives
-its process.
+"""Append-only log for data that consists of many chunks, so that another process can read it. The first write contains
+all chunks, later ones only changes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock")
 
 LENGTH, DIGEST = 8, 32
-# If the appended frames exceed this multiple of the first frame, everything is written anew.
+# If the appended frames exceed this multiple of the first frame's size, everything is written to the other file.
 MAX_APPENDED_RATIO = 1
 
 
@@ -61,12 +61,13 @@ class Frame(msgspec.Struct, frozen=True):
 
 
 class _LogState(NamedTuple):
-    """State of the log that the next frame is appended to."""
+    """Position in the log at which the next frame is appended."""
 
     file_index: int
     number: int
-    # Size of the first frame, and of all complete frames, in bytes.
+    # Size of the first frame in bytes.
     first_frame_bytes: int
+    # Size of all complete frames in bytes.
     end: int
     digests: dict[str, bytes]
 
@@ -88,10 +89,10 @@ class AppendLog:
         self._known: _LogState | None = None
 
     def save(self, head: bytes, chunks: Mapping[str, Chunk]) -> None:
-        """Writes the head and those chunks that changed since the last write."""
+        """Writes the head, and the chunks that have changed since the last write."""
         if self._known is None:
             self.load()
-        # If the write is interrupted, the next one must read the files again.
+        # Reset during the write: if it is interrupted, the next one must read the files again.
         state, self._known = self._known, None
         now = chunk_digests(chunks)
         if state is None or state.end > (1 + MAX_APPENDED_RATIO) * state.first_frame_bytes:
@@ -116,7 +117,7 @@ class AppendLog:
         written = len(content).to_bytes(LENGTH) + hashlib.sha256(content).digest() + content
         file = self._opened(file_index, os.O_RDWR | os.O_CREAT)
         try:
-            # A partial frame of an interrupted write may follow the complete ones.
+            # Removes a partial frame, which an interrupted write may have left after the complete ones.
             os.ftruncate(file, start)
             rest, at = memoryview(written), start
             while rest:
@@ -139,7 +140,7 @@ class AppendLog:
     def _read_file(self, file_index: int) -> bytes:
         file = self._opened(file_index, os.O_RDONLY)
         try:
-            # Does not use the file position, because another reader may share the open file.
+            # Reads without the file position, because another process may share the open file.
             return os.pread(file, os.fstat(file).st_size, 0)
         finally:
             os.close(file)

@@ -32,17 +32,17 @@ if TYPE_CHECKING:
 
 ENV_REFERENCE_PATTERN = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 SHA256_HEX_PATTERN = re.compile(r"[0-9a-f]{64}")
-# Shorter keys are easy to guess. They could also match unrelated words, because the engine looks for keys inside header
-# values.
+# Minimum length of a key. Shorter ones are easy to guess, and could match unrelated words: the engine looks for keys
+# inside header values.
 MIN_KEY_CHARS = 8
 SLUG_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 # Name of the chunk with the prices.
 PRICES_CHUNK = "prices"
-# A worker asks for a new snapshot at least every 20 s. One that is silent for longer than this has exited.
+# A worker requests a snapshot at least every 20 s. A worker that sends no request for this long has exited.
 WORKER_EXPIRY_SECONDS = 25.0
-# Number of recent snapshots to remember. A worker that runs on one of them gets only the changes since then.
+# Number of recent snapshots that are stored. A worker that runs on one of them receives only the changes since then.
 MAX_RECENT_SNAPSHOTS = 8
 
 
@@ -50,7 +50,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     """Complete configuration of the data plane, as the engine reads it."""
 
     epoch: str = ""
-    # Members of a JSON object that are always sent.
+    # Encoded members of the JSON document that are always sent.
     base: bytes = b""
     # Chunks that are sent only if they changed: prices, and sections of the store's large tables.
     pieces: dict[str, Chunk] = {}
@@ -92,11 +92,11 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class StoreData(msgspec.Struct, frozen=True):
-    """The store's contribution to a snapshot."""
+    """The part of a snapshot that comes from the store."""
 
-    # Sections of its large tables, as the engine reads them.
+    # Encoded sections of the large tables, by name.
     pieces: dict[str, Chunk] = {}
-    # Rows, serialised as the contents of JSON arrays without the brackets.
+    # Rows of the other tables. Each field has the content of a JSON array without its brackets.
     providers: bytes = b""
     models: bytes = b""
     workspaces: bytes = b""
@@ -104,12 +104,13 @@ class StoreData(msgspec.Struct, frozen=True):
     # Data for verifying JWTs, as a JSON object; empty if JWTs are not accepted.
     jwt: bytes = b""
     key_count: int = 0
-    # Values from secret managers that providers use: the digest of the lookup, and its result.
+    # Values from secret managers that providers use, each with the digest of its lookup.
     secrets: dict[str, tuple[bytes, str]] = {}
-    # Where the next incremental read continues: the change number of this read; per section its row count and first
-    # expiry; and the first expiry among all other rows.
+    # Change number of this read, after which the next incremental read continues.
     number: int = -1
+    # Row count of each section, and the Unix time in milliseconds at which its first row expires.
     parts: dict[str, tuple[int, int | None]] = {}
+    # Unix time in milliseconds at which the first of all other rows expires.
     rest_end: int | None = None
 
     def __repr__(self) -> str:
@@ -124,13 +125,13 @@ class PreparedStore(msgspec.Struct, frozen=True):
     """Result of preparing the store at startup."""
 
     stored: StoreData = EMPTY_STORE_DATA
-    # Set only if it was just created, because it is shown once.
+    # Admin key. Set only if it was just created, because it is shown only once.
     admin_key: str | None = None
-    # Secret of a link that signs the owner in once. Set only if the store was just created.
+    # Secret of a sign-in link for the owner, which works once. Set only if the store was just created.
     sign_in_token: str | None = None
-    # API key for the example commands, which a start with the mock provider issues.
+    # API key for the example commands. Set only for a start with the mock provider.
     demo_key: str | None = None
-    # Set only if it comes from a secret manager, so that restarted processes need not fetch it again.
+    # Master key. Set only if it comes from a secret manager, so that restarted processes need not fetch it again.
     master_key: str | None = None
 
     def __repr__(self) -> str:
@@ -171,7 +172,7 @@ ROW_TYPES: dict[str, type[KeyRow | ProviderRow | ConfigRow]] = dict(
 )
 
 
-# Tables that come only from the store, not from the file.
+# Tables of a snapshot that only the store has, not the settings file.
 STORE_ONLY_TABLES = ("models", "workspaces", "departed")
 
 
@@ -184,8 +185,8 @@ class _SnapshotHeader(msgspec.Struct, frozen=True):
 
 
 class SnapshotBackup:
-    """Last valid snapshot, in anonymous memory files. It survives the process that validated it and never touches the
-    disk.
+    """Stores the last valid snapshot in anonymous memory files. It is available after the process that validated it has
+    exited, and is never on the disk.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -213,7 +214,9 @@ class SnapshotBackup:
 
 
 class WorkerProgress:
-    """Snapshot number that each worker of this node runs on. Workers report it when they ask for the next snapshot."""
+    """Tracks the number of the snapshot on which each worker of this node runs. Workers report it when they request the
+    next snapshot.
+    """
 
     def __init__(self) -> None:
         """Starts without workers."""
@@ -250,17 +253,17 @@ class WorkerProgress:
         return True
 
     def drop_lagging_workers(self, number: int) -> None:
-        """Stops waiting for workers that did not reach this snapshot, until they report again."""
+        """Ignores workers that run on an older snapshot, until they report again."""
         self._heard = {worker: report for worker, report in self._heard.items() if report[1] >= number}
         self.notify()
 
     def live_workers(self) -> set[int]:
-        """Returns the numbers of the workers that asked for a snapshot recently."""
+        """Returns the numbers of the workers that requested a snapshot within `WORKER_EXPIRY_SECONDS`."""
         oldest = time.monotonic() - WORKER_EXPIRY_SECONDS
         return {worker for worker, (reported_at, _) in self._heard.items() if reported_at > oldest}
 
     def numbers_by_worker(self) -> dict[int, int]:
-        """Returns the snapshot numbers of the workers that asked for a snapshot recently."""
+        """Returns the snapshot number of each worker in `live_workers`."""
         live = self.live_workers()
         return {worker: number for worker, (_, number) in self._heard.items() if worker in live}
 
@@ -271,7 +274,7 @@ class WorkerProgress:
 
 
 class SnapshotChannel:
-    """Current snapshot, with a way to wait for the next one."""
+    """Provides the current snapshot, and lets workers wait for the next one."""
 
     def __init__(self, snapshot: Snapshot, backup: SnapshotBackup | None = None) -> None:
         """Starts with a validated snapshot."""
@@ -282,7 +285,7 @@ class SnapshotChannel:
         self._recent = deque([snapshot], MAX_RECENT_SNAPSHOTS)
         # Last data from the store. If only the file changes, the new snapshot is built with it.
         self.stored = EMPTY_STORE_DATA
-        # Held from building a snapshot to publishing it. Otherwise an older snapshot could be published after a newer
+        # Lock from building a snapshot to publishing it. Without it, an older snapshot could be published after a newer
         # one.
         self.turn = asyncio.Lock()
         self.closed = False
@@ -362,7 +365,9 @@ def build_snapshot(
 
 
 def find_missing_providers(settings: Settings) -> list[Problem]:
-    """Returns a problem for each saved provider that a config of the settings file names and that the file lacks."""
+    """Returns a problem for each saved provider that a config in the settings file names, and that the file does not
+    define.
+    """
     document = read_toml_file(settings.file) if settings.file else {}
     providers, configs = (cast("list[dict[str, Any]]", document.get(table, [])) for table in ("providers", "configs"))
     existing = {str(row.get("slug")) for row in providers}
@@ -377,8 +382,8 @@ def find_missing_providers(settings: Settings) -> list[Problem]:
 def build_valid_snapshot(
     settings: Settings, stored: StoreData = EMPTY_STORE_DATA, good: Snapshot | None = None
 ) -> Snapshot:
-    """Builds a snapshot and validates it with the engine's parser. Only differences from `good`, a snapshot that
-    already passed, are validated.
+    """Builds a snapshot and validates it with the engine's parser. Validates only the differences from `good`, a
+    snapshot that is already valid.
     """
     snapshot = build_snapshot(settings, stored=stored)
     if good is not None and snapshot.epoch == good.epoch:
@@ -393,7 +398,9 @@ def build_valid_snapshot(
 
 
 def _encode_table(name: str, rows: list[dict[str, object]] | None, others: bytes) -> bytes:
-    """Encodes a table as a JSON member. The file's rows come first, so that indexes in error paths match the file."""
+    """Encodes a table as a JSON member. The rows of the settings file precede the others, so that the indexes in error
+    paths are those in the file.
+    """
     file_rows = msgspec.json.encode(rows or [])[1:-1]
     return b'"%s":[%s]' % (name.encode(), b",".join(part for part in (file_rows, others) if part))
 
@@ -430,7 +437,9 @@ def _parse_rows(
 
 
 def _to_problem(path: str, message: str) -> Problem:
-    """Converts a message such as "Expected `int`, got `str` - at `$.a`" to a problem with a path in the settings file."""
+    """Converts a message such as "Expected `int`, got `str` - at `$.a`" to a problem with a path in the
+    settings file.
+    """
     description, _, location = message.partition(" - at `$")
     return Problem(path + location.rstrip("`"), description[:1].lower() + description[1:])
 
@@ -464,7 +473,8 @@ def _key_entry(path: str, row: KeyRow, problems: list[Problem]) -> dict[str, obj
         digest = hashlib.sha256(row.key.reveal().encode()).hexdigest()
     elif not SHA256_HEX_PATTERN.fullmatch(digest):
         problems.append(Problem(f"{path}.sha256", "must be 64 hexadecimal digits"))
-    # The id derives from the name, because names may appear in records and the position in the file may change.
+    # Records contain the id, so it must not change. It is derived from the name, because the position in the file may
+    # change.
     identity = row.id or f"k-{hashlib.sha256(row.name.encode()).hexdigest()[:8]}"
     return {"id": identity, "name": row.name, "sha256": digest, "expires_at": _to_unix_seconds(row.expires_at)}
 

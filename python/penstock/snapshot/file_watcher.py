@@ -26,7 +26,7 @@ class ConfigFileWatcher:
     """Checks the file several times a second. An invalid file changes nothing."""
 
     def __init__(self, settings: Settings, published: SnapshotChannel) -> None:
-        """Starts without a known file state, because the current snapshot may be older than the file."""
+        """Starts as if the file had changed, because the current snapshot may be older than the file."""
         self._settings = settings
         self._published = published
         self._requested = asyncio.Event()
@@ -34,7 +34,7 @@ class ConfigFileWatcher:
         self._seen: FileStamp = None
 
     def request_reload(self) -> None:
-        """Has the file read again at once, even if it did not change."""
+        """Makes `run` read the file again at once, even if it has not changed."""
         self._taken = None
         self._requested.set()
 
@@ -48,7 +48,8 @@ class ConfigFileWatcher:
     async def check_file(self) -> None:
         """Reads the file if it changed and then stayed the same between two checks."""
         before, self._seen = self._seen, self._file_stamp()
-        # An editor that writes in place empties the file first, and half a file must not revoke keys.
+        # The file must be unchanged between two checks: an editor may empty it first, and a partial file must not
+        # revoke keys.
         if self._seen is None or self._seen == self._taken or self._seen != before:
             return
         self._taken = self._seen

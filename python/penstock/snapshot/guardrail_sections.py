@@ -35,7 +35,7 @@ class GuardrailTable(CheckedTable):
     """The table of guardrails, each with its newest version."""
 
     def __init__(self, vault: Vault) -> None:
-        """Prepares the table; no section is read yet."""
+        """Prepares the table. `refresh` reads the sections."""
         super().__init__(guardrails, _select_active)
         self._vault = vault
 
@@ -50,7 +50,7 @@ class GuardrailTable(CheckedTable):
             try:
                 encoded = msgspec.json.encode(await self._to_engine_row(connection, row, partner_rows))
             except DecryptionError as error:
-                # One bad row must not stop publishing for everyone.
+                # A single invalid row must not prevent publishing, so it is skipped.
                 log.warning(ROW_SKIPPED, "guardrail", row["slug"], error)
                 continue
             sections.setdefault(row["digits"], []).append(encoded)

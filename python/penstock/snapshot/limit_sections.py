@@ -49,19 +49,21 @@ class LimitSection(msgspec.Struct, frozen=True):
 
 
 class LimitSections:
-    """All limits of the store, cached in sections of workspaces."""
+    """Cache of all limits in the store, in sections of several workspaces each."""
 
     def __init__(self) -> None:
-        """Prepares the sections; none is read yet."""
+        """Starts without sections. `refresh` reads them."""
         self.parts: dict[str, LimitSection] = {}
 
     def restore(self, stored: StoreData) -> None:
-        """Restores the sections of a stored snapshot."""
+        """Restores the sections from a saved snapshot."""
         saved = {name: entry for name, entry in stored.parts.items() if name.startswith(f"{LIMITS}/")}
         self.parts = {name: LimitSection(stored.pieces[name], count, end) for name, (count, end) in saved.items()}
 
     async def refresh(self, connection: AsyncConnection, changed: frozenset[str] | None) -> None:
-        """Reads the sections that changed or in which a usage period ended. Reads all sections if `changed` is `None`."""
+        """Reads the sections that changed or in which a usage period ended. Reads all sections if `changed` is
+        `None`.
+        """
         requested: set[str] | None = None
         if changed is not None and LIMITS not in changed:
             requested = {name for name in changed if name.startswith(f"{LIMITS}/")}
@@ -102,7 +104,7 @@ async def _read_sections(connection: AsyncConnection, digits: list[str] | None) 
     sections: dict[str, LimitSection] = {}
     for name, rows in by_section.items():
         sections[name] = _encode_section(name, rows)
-        # Thousands of keys may have limits, and the event loop must stay responsive.
+        # Lets other tasks run: thousands of keys may have limits, and encoding them would block the event loop.
         await asyncio.sleep(0)
     return sections
 

@@ -1,5 +1,5 @@
-"""Prompts and partials in the snapshot, in sections. The versions that requests can name without a number are published
-with them; other versions are read one by one.
+"""Prompts and partials in the snapshot, in sections. Versions that a request can select without a number are part of
+the snapshot. The engine fetches other versions one by one.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
     from penstock.snapshot.sectioned_table import SectionRows
 
-# Last two digits of ids, one for each section, and the number of sections that one statement reads.
+# Last two hexadecimal digits of ids. Each value is one section.
 ALL_DIGITS = [f"{number:02x}" for number in range(256)]
+# Number of sections that one statement reads.
 SECTIONS_PER_STATEMENT = 8
 
 
@@ -138,7 +139,7 @@ def _join_labels(is_postgres: bool) -> ColumnElement[Any]:
 
 def _aggregate(is_postgres: bool, value: ColumnElement[str], order: ColumnElement[Any]) -> ColumnElement[str]:
     if is_postgres:
-        # The dialect takes 2 MB, which a gateway with SQLite does not need.
+        # Imported only here: SQLAlchemy's module for PostgreSQL takes 2 MB, which a gateway with SQLite does not need.
         from sqlalchemy.dialects.postgresql import aggregate_order_by  # noqa: PLC0415 - as said above
 
         return func.string_agg(value, aggregate_order_by(literal_column("','", Text), order))
@@ -146,7 +147,7 @@ def _aggregate(is_postgres: bool, value: ColumnElement[str], order: ColumnElemen
 
 
 def _surround(is_postgres: bool, opening: str, joined: ColumnElement[Any], closing: str) -> ColumnElement[Any]:
-    """Returns the SQL expression for JSON in brackets."""
+    """Returns the SQL expression for JSON that encloses `joined` in an opening and a closing bracket."""
     start, end = literal_column(f"'{opening}'", Text), literal_column(f"'{closing}'", Text)
     content = func.coalesce(joined, literal_column("''", Text))
     if is_postgres:

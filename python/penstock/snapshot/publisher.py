@@ -35,26 +35,30 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock")
 
-# Interval at which changes are noticed without a notification. They must be in use one second later.
+# Interval at which the publisher checks for changes without a notification. Every change must be in use within a
+# second.
 POLL_INTERVAL_SECONDS = 0.5
-# Interval at which due secrets of secret managers are looked for.
+# Interval at which the publisher checks for secrets that must be fetched from secret managers again.
 SECRETS_INTERVAL_SECONDS = 1.0
 SNAPSHOT_NOT_SAVED = "the snapshot is not saved for the next start: %s"
 KEPT_FILES, PURPOSE = ("penstock.snapshot", "penstock.snapshot.other"), "snapshot"
-# Longest wait for secret managers; slower ones are awaited in the background.
+# Maximum time that a snapshot waits for secret managers. The values of slower ones are fetched in the background.
 SECRETS_TIMEOUT_SECONDS = 1.0
-# Delay before a node that started from a saved snapshot reads everything once. The snapshot may be from another
-# release, or the database may have been restored to an older state. An immediate read would delay the first change
-# after the start.
+# Delay before a node that started from a saved snapshot reads all rows of the store once. The snapshot may be from
+# another release, or the database may have been restored to an older state. An immediate read would delay the first
+# change after the start.
 FULL_READ_DELAY_SECONDS = 5.0
-# It is read in so many batches, because reading a hundred thousand prompts at once would delay changes by many seconds.
+# Number of batches of such a complete read. Reading a hundred thousand prompts at once would delay changes by many
+# seconds.
 FULL_READ_BATCHES = 32
-# Minimum time between two reads when changes follow each other quickly.
+# Minimum time between two reads of the store, if many changes follow each other.
 MIN_READ_INTERVAL_SECONDS = 0.02
 
 
 class SavedSnapshot:
-    """The last valid rows of the store, encrypted in files. A node starts from them while the database is unavailable."""
+    """The last valid rows of the store, encrypted in files. A node starts from them while the database is
+    unavailable.
+    """
 
     def __init__(self, settings: Settings, master: MasterKeys) -> None:
         """Stores the file paths and the master key."""
@@ -73,7 +77,9 @@ class SavedSnapshot:
         return loaded and msgspec.structs.replace(msgspec.msgpack.decode(loaded[0], type=StoreData), pieces=loaded[1])
 
     def seal(self, content: bytes) -> bytes:
-        """Encrypts a snapshot so that it can be decrypted for this purpose only."""
+        """Encrypts a snapshot. The result can only be decrypted by `open`, because `PURPOSE` is part of the
+        encryption.
+        """
         return self._master.seal(content, PURPOSE)
 
     def open(self, sealed: bytes) -> bytes:
@@ -85,7 +91,9 @@ class SavedSnapshot:
 
 
 class SnapshotPublisher:
-    """Checks the change counter when notified, and twice a second for changes without a notification."""
+    """Publishes a snapshot after each change of the store. Checks the change counter when notified, and twice a
+    second.
+    """
 
     def __init__(  # noqa: PLR0913, PLR0917 - all are required dependencies
         self,
@@ -97,7 +105,7 @@ class SnapshotPublisher:
         saved_snapshot: SavedSnapshot,
         tokens: TokenVerifier | None,
     ) -> None:
-        """Starts from the saved snapshot; reads nothing yet."""
+        """Starts from the saved snapshot. `run` reads the store."""
         self._settings = settings
         self._published = published
         self._database = database
@@ -107,14 +115,16 @@ class SnapshotPublisher:
         self._kept = saved_snapshot
         self._tokens = tokens
         self._bell = asyncio.Event()
-        # Number of the last change that was read, and of the last that was published.
+        # Number of the last change that was read.
         self._number: int = -1
+        # Number of the last change that was published.
         self._through: int = -1
-        # How often secrets in secret managers changed, and how many of those changes are published.
+        # Number of changes of secrets in secret managers, and how many of these changes are published.
         self._fills = self._filled = 0
         self._due: int | None = None
-        # Time at which everything is read again even without a change, and the batches of it that remain.
+        # Time at which all rows are read again even without a change.
         self._whole_at: float | None = None
+        # Batches of sections that remain of such a complete read.
         self._unread: list[frozenset[str]] = []
         if published.stored.number >= 0:
             self._gatherer.restore(published.stored)
@@ -127,7 +137,9 @@ class SnapshotPublisher:
         self._bell.set()
 
     async def wait_until_applied(self, number: int) -> None:
-        """Waits until each worker of this node runs a snapshot with this change, at most `store.publish_wait_ms`."""
+        """Waits until each worker of this node runs a snapshot with this change, for at most
+        `store.publish_wait_ms`.
+        """
         seconds = self._settings.store.publish_wait_ms / 1000
         if not (seconds and self._is_running):
             return
@@ -142,7 +154,7 @@ class SnapshotPublisher:
             return target_number is not None and published.running.all_reached(target_number)
 
         if not await published.running.wait_until(seconds, is_applied) and target_number is not None:
-            # Otherwise a worker that has died would make every later change wait for the full time.
+            # Otherwise every later change would wait the full time for a worker that has died.
             published.running.drop_lagging_workers(target_number)
 
     async def run(self) -> None:
@@ -174,15 +186,15 @@ class SnapshotPublisher:
                 log.error("the old snapshot stays: %s", error)  # noqa: TRY400 - the problems say it all
             self._ill = True
         except Exception:
-            # A bug that one row triggers must not stop publishing for everyone. It is logged once, and publishing is
-            # retried.
+            # An unexpected error, such as a bug that one row triggers, must not end publishing. It is logged once, and
+            # publishing is tried again.
             if not self._ill:
                 log.exception("the old snapshot stays")
             self._ill = True
 
     async def refresh_secrets_forever(self) -> None:
-        """Fetches secrets from secret managers until cancelled: soon after an integration begins to need one, otherwise
-        when one is old.
+        """Fetches secrets from secret managers until cancelled. Fetches a secret when an integration begins to need it,
+        and again when its value is old.
         """
         try:
             while True:
@@ -195,8 +207,8 @@ class SnapshotPublisher:
             await self._secrets.stop()
 
     async def _start_due_fetches(self) -> None:
-        """Begins to fetch the secrets that are due. Each one that changed triggers publishing, whatever the others
-        do.
+        """Starts to fetch the secrets that are due. Each changed secret triggers publishing, without waiting for the
+        others.
         """
         async with self._database.read_connection() as connection:
             lookups = await load_secret_lookups(connection, self._vault)
@@ -207,8 +219,8 @@ class SnapshotPublisher:
         self.notify()
 
     async def _fetch_new_secrets(self) -> None:
-        """Fetches secrets that an integration has just begun to need. Otherwise an integration in use would be missing
-        from the snapshot until they arrive.
+        """Fetches secrets that an integration has just begun to need. Without this, the integration would be missing
+        from the snapshot until the secrets arrive.
         """
         async with self._database.read_connection() as connection:
             number = await connection.scalar(select(change_counter.c.number)) or 0
@@ -244,7 +256,8 @@ class SnapshotPublisher:
             self._number, self._filled = number, fills
             self._unread = [] if parts is None else self._unread[1:]
             self._published.stored = stored
-            # Saved before publishing: a process killed in between would otherwise restart from the older snapshot.
+            # The snapshot is saved before it is published. If the process were killed in between, it would otherwise
+            # restart from an older snapshot.
             await self._save_snapshot(stored)
             if snapshot.epoch != self._published.current.epoch:
                 self._published.publish(snapshot)
@@ -260,7 +273,9 @@ class SnapshotPublisher:
             log.warning(SNAPSHOT_NOT_SAVED, error)
 
     async def _changed_sections(self, connection: AsyncConnection, number: int) -> frozenset[str] | None:
-        """Returns the sections that changed since the last read, or `None` if they are not known for every change."""
+        """Returns the sections that changed since the last read. Returns `None` if the store no longer has the sections
+        of every change.
+        """
         since = [change_log.c.number > self._number, change_log.c.number <= number]
         rows = (await connection.scalars(select(change_log.c.parts).where(*since))).all()
         parts = frozenset(part for parts in rows for part in parts)

@@ -61,16 +61,16 @@ log = logging.getLogger("penstock")
 
 JsonRows = list[dict[str, Any]]
 INTEGRATION_SKIPPED = "the integration %r is left out: %s"
-# Bounds the list of removed members. Tokens of members removed before these stay valid until they expire, but no token
-# should live that long.
+# Maximum number of removed members in the snapshot. Tokens of members who were removed earlier stay valid until they
+# expire, but no token should be valid for so long.
 MAX_REMOVED_MEMBERS = 10_000
-# Scopes with which a key calls models, and renders prompts.
+# Scope with which a key may call models, and scope with which it may render prompts.
 DATA_PLANE_SCOPE, RENDER_SCOPE = "completions.write", "prompts.render"
 
 
 class ConfigTable(CheckedTable):
-    """The table of configs. Configs that contain credentials are encoded here, because the database cannot decrypt
-    them.
+    """The table of configs. Configs with credentials are encoded in Python, because the database cannot decrypt the
+    credentials.
     """
 
     def __init__(self, vault: Vault) -> None:
@@ -88,7 +88,7 @@ class ConfigTable(CheckedTable):
             try:
                 written = msgspec.json.encode(await self._decrypt_config(connection, row))
             except DecryptionError as error:
-                # One bad row must not stop publishing for everyone.
+                # A single invalid row must not prevent publishing, so it is skipped.
                 log.warning(ROW_SKIPPED, "config", row["slug"], error)
                 continue
             sections[row["digits"]] = (b",".join(part for part in (before, written) if part), count + 1, None)
@@ -117,7 +117,9 @@ class SnapshotReader:
         self._rest = StoreData()
 
     def restore(self, stored: StoreData) -> None:
-        """Restores an earlier snapshot, whichever process read it. Later reads then cover only what changed since."""
+        """Restores a snapshot that this or another process has read. Later reads then only read what has
+        changed since.
+        """
         for large in self._large_tables:
             large.restore(stored)
         self._rest = msgspec.structs.replace(stored, pieces={}, parts={}, secrets={})
@@ -125,8 +127,8 @@ class SnapshotReader:
     async def read_snapshot(
         self, connection: AsyncConnection, changed: frozenset[str] | None = None
     ) -> tuple[StoreData, int | None]:
-        """Reads what changed, or everything if `changed` is `None`. Returns the complete snapshot and when its first
-        row expires in milliseconds, or `None`.
+        """Reads what changed, or everything if `changed` is `None`. Returns the complete snapshot, and the Unix time in
+        milliseconds at which its first row expires, or `None`.
         """
         for large in self._large_tables:
             await large.refresh(connection, changed)
@@ -172,8 +174,8 @@ def _select_keys(is_postgres: bool) -> Select[*tuple[Any, ...]]:
         "expires_at": ends // 1000,
         "defaults": embed_json(is_postgres, api_keys.c.defaults),
     }
-    # Keys that may not use the data plane are published with the reason. Otherwise they would count as unknown keys, or
-    # as keys of a provider.
+    # Keys that may not use the data plane are published, too, with the reason. Otherwise the engine would treat them as
+    # unknown keys, or as keys of a provider.
     is_of_none = api_keys.c.workspace_id.is_(None)
     may_call, may_render = (
         and_(~is_of_none, cast(api_keys.c.scopes, Text).contains(f'"{scope}"'))
@@ -229,7 +231,7 @@ async def _read_workspaces(connection: AsyncConnection) -> JsonRows:
             **{name: row[name] for name in ("id", "slug", "organisation_id")},
             "metadata": row["defaults"].get("metadata") or {},
             "block_inline_config": blocks_inline_config(row["settings"], row["above"]),
-            # These are sent only if they are set, because nodes of older releases do not know them.
+            # Fields that are sent only if they are set, because engines of older releases do not know them.
             **({"figures_alone": True} if row["settings"].get("debug_log") == 0 else {}),
             **{name: ids for name in DEFAULT_FIELDS if (ids := effective_defaults(dict(row), row["above"], name))},
         }
@@ -238,11 +240,11 @@ async def _read_workspaces(connection: AsyncConnection) -> JsonRows:
 
 
 async def _read_removed_members(connection: AsyncConnection) -> JsonRows:
-    """Returns the members who were removed last from each organisation or workspace, with all names that a token may
-    use for them.
+    """Returns the members who were most recently removed from an organisation or workspace. Each has all ids and emails
+    by which a token may name the person.
 
-    Leaves out the email of people who are in the organisation again. Leaves out removals from a workspace if the
-    person's role covers all workspaces.
+    Omits the email of people who are in the organisation again. Omits removals from a workspace if the person's role
+    includes all workspaces.
     """
     is_there = and_(
         users.c.organisation_id == removed_members.c.organisation_id, users.c.email == removed_members.c.email
@@ -268,8 +270,8 @@ async def _read_removed_members(connection: AsyncConnection) -> JsonRows:
 async def _read_providers(
     connection: AsyncConnection, vault: Vault, secrets: SecretCache
 ) -> tuple[JsonRows, JsonRows, list[int]]:
-    """Returns the active providers with the options of their integrations, the models of those, and the expiry times in
-    milliseconds.
+    """Returns the active providers with the options of their integrations, the models of these integrations, and the
+    expiry times of providers in milliseconds.
     """
     query = (
         select(
@@ -305,7 +307,9 @@ async def _read_providers(
 async def _read_integrations(
     connection: AsyncConnection, vault: Vault, secrets: SecretCache, requested: set[str]
 ) -> tuple[dict[str, dict[str, Any]], JsonRows]:
-    """Decrypts the wanted integrations whose providers the engine knows. Returns their options by id, and their models."""
+    """Decrypts the integrations in `requested` whose providers the engine knows. Returns their options by id, and their
+    models.
+    """
     known_providers = {provider["slug"] for provider in engine.catalogue()}
     own = secret_references.c
     reference_rows = (await connection.execute(select(own.id, own.secret_key, own.manager_type))).mappings()
@@ -328,10 +332,10 @@ async def _read_integrations(
             options, own = _to_engine_options(row, key, configurations, models_by_integration.get(row["id"], []))
             wrong = forms.unsupported_fields(options, [{"id": "-", "allow_all": True, "models": own}])
         except (AttributeError, TypeError, ValueError):
-            # The row dates from a release that did not reject such options.
+            # The row was saved by an older release, which did not reject such options.
             wrong, options, own = [("configurations", "cannot be read")], {}, []
         if wrong:
-            # One bad row must not stop publishing for everyone.
+            # A single invalid row must not prevent publishing, so it is skipped.
             reasons = ", ".join(f"{path} {reason}" for path, reason in wrong)
             log.warning(INTEGRATION_SKIPPED, row["slug"], reasons)
             continue
@@ -352,7 +356,9 @@ async def _resolve_secrets(
     row: RowMapping,
     references: Mapping[str, Mapping[str, Any]],
 ) -> tuple[str | None, dict[str, Any]] | None:
-    """Returns an integration's API key and options with all secrets filled in, or `None` if one of them is unavailable."""
+    """Returns an integration's API key and options with all secrets filled in, or `None` if one of them is
+    unavailable.
+    """
     try:
         opened = await _decrypt_options(connection, vault, row)
         sealed = row["sealed_key"]
@@ -395,8 +401,8 @@ async def _read_model_settings(connection: AsyncConnection, vault: Vault) -> tup
 def merge_deployments(model_rows: JsonRows, deployments: Mapping[str, dict[str, str]], *, allow_all: bool) -> JsonRows:
     """Adds each deployment to the settings of the model that requests select it by.
 
-    A deployment has several names: its own, its alias, and its model. A name without an entry follows the entries of
-    the others; without any, it may be used if all models may.
+    A deployment has several names: its own, its alias, and its model. A name without an entry has the state of the
+    other names' entries. If none has an entry, it may be used if `allow_all` is true.
     """
     entries = {row["slug"]: row["enabled"] for row in model_rows}
     states: dict[str, list[bool]] = {}

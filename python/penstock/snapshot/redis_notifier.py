@@ -24,12 +24,12 @@ log = logging.getLogger("penstock")
 
 # Delay before reconnecting.
 RECONNECT_DELAY_SECONDS = 0.5
-# Timeout for connecting and for replies, and the interval of connection health checks.
+# Timeout for connections and replies, and interval of the health checks of a connection.
 REDIS_TIMEOUT_SECONDS = 1.0
 
 
 async def fetch_redis_time(url: str, authorities: str = "") -> float:
-    """Returns the clock of a Redis server in seconds since 1970. Raises `UnavailableError` if it does not answer."""
+    """Returns the clock of a Redis server in seconds since 1970. Raises `UnavailableError` if it does not respond."""
     client = _open_client(url, authorities)
     try:
         seconds, microseconds = await client.time()
@@ -53,11 +53,11 @@ def _open_client(url: str, authorities: str) -> Any:  # noqa: ANN401 - redis-py 
 
 
 class RedisNotifier:
-    """Publishes and receives change notifications on one channel. Nothing blocks if Redis is unavailable."""
+    """Publishes and receives change notifications on one channel. No method waits for Redis if it is unavailable."""
 
     def __init__(self, settings: Settings, url: str, on_change: Callable[[], None], authorities: str = "") -> None:
-        """Creates the client without connecting. `authorities` is a file of CA certificates to trust besides the
-        default ones.
+        """Creates the client without connecting. `authorities` is a file with CA certificates that are trusted in
+        addition to the default ones.
         """
         self._redis = _open_client(url, authorities)
         self._channel = f"{settings.prefix}saved"
@@ -90,13 +90,13 @@ class RedisNotifier:
     async def _listen(self) -> None:
         async with self._redis.pubsub() as channel:
             await channel.subscribe(self._channel)
-            # redis-py raises an error of the subscription when its reply is read.
+            # Reads the reply, because redis-py only then raises an error of the subscription.
             if await channel.get_message(timeout=REDIS_TIMEOUT_SECONDS) is None:
                 raise TimeoutError
             if self._ill:
                 log.info("Redis is reachable again: other nodes' changes are received")
             self._ill = False
-            # Changes announced before the subscription were missed, so one is assumed.
+            # Notifications before the subscription were missed, so the publisher checks for changes now.
             self._heard()
             while True:
                 message = await channel.get_message(timeout=REDIS_TIMEOUT_SECONDS)

@@ -1,4 +1,4 @@
-"""Large tables of the snapshot, read in sections. The database itself encodes the rows as JSON."""
+"""Large tables of the snapshot, which are read and cached in sections. The database itself encodes the rows as JSON."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock")
 
-# JSON rows of a section, their number, and when the first one expires in milliseconds, if one does.
+# Rows of a section as JSON, their number, and the Unix time in milliseconds at which the first one expires, or `None`.
 SectionRows = tuple[bytes, int, "int | None"]
 ROW_SKIPPED = "the %s %r is left out: %s"
-# Position of the last two digits in an id.
+# Position, from 1, of the last two digits in an id.
 FIRST_DIGIT = 35
 # Fields that are never null and need no JSON escaping, because the gateway generates them from letters and digits.
 UNESCAPED_FIELDS = {"id", "sha256", "workspace", "lacks", "version_id", "user_id"}
-# Location of a row in the document that is validated. The rest of a path is in the row.
+# Beginning of the JSON paths of validation errors: the position of a row in the validated document. The rest is a path
+# in the row.
 ROW_PATH = re.compile(r"^\$\.parts\[0\]\.\w+\[\d+\]\.?")
 
 
@@ -52,13 +53,15 @@ class SectionedTable:
     """A large table that is read and cached in sections, by section name."""
 
     def __init__(self, table: Table, rows: Callable[[bool], Select[*tuple[Any, ...]]]) -> None:
-        """Takes the query of the rows, which depends on the kind of database. No section is read yet."""
+        """Stores the function for the query of the rows. Its parameter is true for PostgreSQL. `refresh` reads the
+        sections.
+        """
         self._name, self._rows, self._digits = table.name, rows, section_digits(table.c.id)
         self._member = MEMBER_BY_TABLE[table.name]
         self.parts: dict[str, Section] = {}
 
     def restore(self, stored: StoreData) -> None:
-        """Restores the sections of a stored snapshot."""
+        """Restores the sections from a saved snapshot."""
         saved_sections = {name: entry for name, entry in stored.parts.items() if name.startswith(f"{self._name}/")}
         self.parts = {name: Section(stored.pieces[name], count, end) for name, (count, end) in saved_sections.items()}
 
@@ -104,13 +107,13 @@ class SectionedTable:
 
 
 class CheckedTable(SectionedTable):
-    """A large table with rows that the engine compiles, such as configs. Rows that it rejects are left out."""
+    """A large table with rows that the engine compiles, such as configs. Rows that the engine rejects are omitted."""
 
     async def _query_sections(
         self, connection: AsyncConnection, conditions: Sequence[ColumnElement[bool]]
     ) -> dict[str, SectionRows]:
         result = await self._query_rows(connection, conditions)
-        # In a thread, because the engine compiles the rows and the event loop must stay responsive.
+        # Runs in a thread, because the engine compiles the rows, which would block the event loop.
         used = await asyncio.to_thread(
             lambda: {digits: drop_invalid_rows(self._member, rows) for digits, (rows, _, _) in result.items()}
         )
@@ -124,7 +127,7 @@ class CheckedTable(SectionedTable):
 
 
 def is_expired(end: int | None, moment: int) -> bool:
-    """Returns true if something with this end, if it has one, has ended."""
+    """Returns true if an end time is set and not after `moment`. Both are in milliseconds."""
     return end is not None and end <= moment
 
 
@@ -148,7 +151,7 @@ def drop_invalid_rows(member: str, rows: bytes) -> bytes:
 
 
 def _row_errors(member: str, rows: bytes) -> str | None:
-    """Returns why the engine rejects these rows, or `None` if it accepts them."""
+    """Returns the reason why the engine rejects these rows, or `None` if it accepts them."""
     try:
         engine.check("snapshot", b'{"epoch":"-","parts":[{"name":"-","%s":[%s]}]}' % (member.encode(), rows))
     except engine.EngineError as error:
@@ -168,7 +171,9 @@ def json_object(is_postgres: bool, **fields: ColumnElement[Any]) -> ColumnElemen
 
 
 def _concat_json_object(fields: Mapping[str, ColumnElement[Any]]) -> ColumnElement[str]:
-    """Builds a JSON object by string concatenation, because PostgreSQL's own function for objects takes twice as long."""
+    """Builds a JSON object by string concatenation, because PostgreSQL's own function for objects takes twice
+    as long.
+    """
     parts: list[ColumnElement[str]] = []
     for name, value in fields.items():
         parts += [literal_column(f"""'{"," if parts else "{"}"{name}":'"""), *_json_value(name, value)]

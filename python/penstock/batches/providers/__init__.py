@@ -1,4 +1,6 @@
-"""Registry of providers that run batches themselves. A new provider needs its module and an entry in this list."""
+"""Registry of providers that run batches themselves. A new provider needs a module, and an entry in `PROVIDERS_BY_NAME`
+unless it has OpenAI's batch API.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ PROVIDERS_BY_NAME: dict[str, type[BatchProvider]] = {
     "fireworks-ai": Fireworks,
     "vertex-ai": VertexAi,
 }
-# Operation that the catalogue lists for providers with OpenAI's batch API.
+# Operation by which the engine's catalogue marks providers with OpenAI's batch API.
 BATCH_OPERATION = "createBatch"
 
 

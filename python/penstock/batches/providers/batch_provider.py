@@ -26,7 +26,7 @@ class ProviderSettings(NamedTuple):
     options: Mapping[str, str]
 
     def find_option(self, key: str) -> str | None:
-        """Returns an option, or `None`. A value of the saved provider takes precedence over a header."""
+        """Returns an option, or `None`. `provider_options` precede the saved provider, which precedes the headers."""
         header = f"x-gateway-{key.replace('_', '-')}"
         return self.options.get(key) or self.saved_options.get(key) or self.headers.get(header)
 
@@ -61,7 +61,7 @@ class CreatedObject(msgspec.Struct):
 
 
 class ResultId(msgspec.Struct):
-    """Id field of a result line, which most providers name `custom_id`."""
+    """Field of a result line that identifies the batch line. Most providers name it `custom_id`."""
 
     custom_id: str
 
@@ -71,7 +71,8 @@ class BatchProvider(Protocol):
 
     # Options that a batch may set in `provider_options`.
     ALLOWED_OPTIONS: frozenset[str] = frozenset()
-    # True if a submission can be repeated safely: the first batch is found, or the provider ignores the duplicate.
+    # True if a submission whose outcome is unknown can be repeated: `find_submitted` finds the first batch, or the
+    # provider ignores the duplicate.
     CAN_RESUBMIT = False
     _client: BatchClient
 
@@ -81,8 +82,8 @@ class BatchProvider(Protocol):
 
     @classmethod
     def required_options(cls, stated: ProviderSettings) -> dict[str, str]:  # noqa: ARG003 - others need it
-        """Returns the options that the batch needs besides its lines. Rejects the batch before it is created if one is
-        missing.
+        """Returns the options that the batch needs besides its lines. Raises an error if one is missing, so that the
+        batch is not created.
         """
         return {}
 
@@ -123,8 +124,8 @@ class BatchProvider(Protocol):
 
 
 def custom_id_of_line(number: int) -> str:
-    """Returns the custom id of a line at the provider. Ids of clients are not sent, because not every provider accepts
-    every id.
+    """Returns the custom id of a line at the provider. The client's own custom ids are not sent, because not every
+    provider accepts them.
     """
     return f"line-{number}"
 
@@ -158,7 +159,9 @@ def check_translatable(provider: str, line: BatchLine) -> Iterator[LineFault]:
 
 
 def check_same_model(line: BatchLine, first: BatchLine) -> Iterator[LineFault]:
-    """Yields an error for each line whose model differs, for providers whose batches have one model."""
+    """Yields an error if the line's model differs from that of the first line. For providers whose batches have only
+    one model.
+    """
     requested = first.body.get("model")
     if line.body.get("model") != requested:
         message = f"body.model is {line.body.get('model')!r}: all lines of this provider's batches must use one model, here {requested!r}"
@@ -170,7 +173,7 @@ def translate_result(
 ) -> LineResult:
     """Translates a provider's response to the client format and adds the dropped parameters of the request.
 
-    An error with a success status gets the status of the error.
+    If the body is an error although the status is a success, the result has the status of the error.
     """
     try:
         body, response = msgspec.json.encode(line.body), msgspec.json.encode(provider_body)
@@ -179,5 +182,5 @@ def translate_result(
     except EngineError as error:
         return LineResult(None, {"code": "answer_unreadable", "message": str(error)})
     result = {"status_code": status, "request_id": request_id, "body": msgspec.json.decode(translated)}
-    # A single request reports dropped parameters in a response header.
+    # The result of a line has no headers. A single request reports dropped parameters in a header.
     return LineResult({**result, **({"not_translated": dropped} if dropped else {})}, None)

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 SLUG = "bedrock"
 BUCKET, ROLE = "aws_s3_bucket", "role_arn"
 EMBEDDINGS_PATH = "/v1/embeddings"
-# Job statuses that are not listed mean that the job is in progress.
+# Batch status for each final job status of Bedrock. All other job statuses mean that the job is in progress.
 STATUS_BY_JOB_STATUS = {
     "Completed": "completed",
-    # Lines that ran out of time have no result.
+    # The time of the job ended before all lines were processed. The other lines have no result.
     "PartiallyCompleted": "completed",
     "Failed": "failed",
     "Stopped": "cancelled",

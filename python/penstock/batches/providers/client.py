@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from penstock.blobs.store import BlobStore
     from penstock.store.tenant import Row
 
-# Descriptions of batches and files are far smaller.
+# Limit for responses other than results. Descriptions of batches and files are far smaller.
 MAX_RESPONSE_BYTES = 1024 * 1024
 MAX_RESULT_LINE_BYTES = 64 * 1024 * 1024
 # Higher than the maximum number of lines of a batch.
@@ -54,7 +54,7 @@ ERROR_BY_STATUS: dict[int, type[IncompleteResponseError]] = {
 
 
 class Upload(NamedTuple):
-    """Large request body to send, in chunks."""
+    """A request with a large body, which is sent in chunks."""
 
     method: str
     path: str
@@ -71,7 +71,7 @@ class BatchClient:
         self.headers = {"x-gateway-trace-id": BATCH + row["id"], **headers}
         self._edge = edge
         self._blobs = blobs
-        # Name of the blob in which an upload or a download is buffered.
+        # Name of the blob that buffers an upload or a download of this batch.
         self._draft = f"{row['id']}.draft"
 
     async def request_json(self, form: type[Decoded], method: str, path: str, body: bytes = b"") -> Decoded:
@@ -104,8 +104,8 @@ class BatchClient:
     async def download_results(
         self, path: str, number_of: Callable[[bytes], int | None]
     ) -> AsyncIterator[tuple[int, bytes]]:
-        """Yields the raw result lines at a path with their line numbers; skips results that belong to no line of a
-        batch.
+        """Yields the raw result lines at a path with their line numbers. Skips results for which `number_of` finds no
+        valid number.
         """
         try:
             await self._blobs.put(self._draft, self._edge.stream_body(EdgeRequest("GET", path, self.headers)))

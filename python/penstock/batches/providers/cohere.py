@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 SLUG, EMBEDDINGS = "cohere", "/v1/embeddings"
 JOBS, DATASETS, FILES = "/v1/batch_jobs", "/v1/batch_datasets", "/v1/files"
 CHAT_KIND, EMBED_KIND = "batch-chat-v2-input", "batch-embed-v2-input"
-# Fields that a line of a Cohere dataset may have; single requests allow more.
+# Fields that a chat line of a Cohere dataset may have; single requests allow more.
 CHAT_FIELDS = frozenset(
     [
         "messages",
@@ -49,7 +49,7 @@ CHAT_FIELDS = frozenset(
 )
 EMBED_FIELDS = frozenset(["texts", "images", "input_type", "embedding_types", "output_dimension", "truncate"])
 CONTENT_PART_TYPES = frozenset(["text", "thinking", "image_url"])
-# States that are not listed mean that the batch is in progress.
+# Batch status for each final state at Cohere. All other states mean that the batch is in progress.
 STATUS_BY_STATE = {"COMPLETED": "completed", "FAILED": "failed", "CANCELED": "cancelled"}
 READY, WRONG = "validated", frozenset(["failed", "skipped"])
 
@@ -95,7 +95,9 @@ class ResultRecord(msgspec.Struct):
 
 
 class Cohere(BatchProvider):
-    """Runs batches at Cohere. Lines are translated to Cohere's format, limited to the fields that its batches support."""
+    """Runs batches at Cohere. Lines are translated to Cohere's format, limited to the fields that its batches
+    support.
+    """
 
     def __init__(self, client: BatchClient) -> None:
         """Starts without an uploaded dataset."""
@@ -192,7 +194,8 @@ def _validate_batch_fields(line: BatchLine) -> Iterator[LineFault]:
 
 
 def _render_line(line: BatchLine) -> dict[str, Any]:
-    """Returns a line in the format of a dataset: without the model, and with fewer nested objects than a request."""
+    """Returns a line as a dataset contains it: the translated request without its model, and with fewer nested objects.
+    """
     encoded, _ = batch_provider.translate_line(SLUG, line)
     body: dict[str, Any] = msgspec.json.decode(encoded)
     for name in ("model", "stream"):

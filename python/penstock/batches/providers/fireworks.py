@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 ACCOUNT, CHATS = "fireworks_account_id", "/v1/chat/completions"
 JOBS, DATASETS = "/v1/batch_jobs", "/v1/batch_datasets"
-# States that are not listed mean that the job is in progress.
+# Batch status for each final state at Fireworks. All other states mean that the job is in progress.
 STATUS_BY_STATE = {"COMPLETED": "completed", "FAILED": "failed", "CANCELLED": "cancelled", "EXPIRED": "expired"}
 LOWEST, HIGHEST = 400, 599
 
@@ -100,7 +100,9 @@ class Fireworks(BatchProvider):
         return name
 
     async def _create_if_absent(self, path: str, resource: dict[str, Any]) -> None:
-        """Creates a resource under a name that the gateway chose. If it exists, an earlier attempt created it."""
+        """Creates a resource under a name that contains the batch id. If the name is taken, an earlier attempt created
+        the resource.
+        """
         try:
             await self._client.request_json(dict[str, Any], "POST", path, msgspec.json.encode(resource))
         except AlreadyExistsError:
@@ -111,7 +113,7 @@ class Fireworks(BatchProvider):
         try:
             job = await self._client.request_json(Job, "GET", f"{JOBS}/{name}")
         except ProviderNotFoundError:
-            # Cancelling a job deletes it.
+            # `cancel` has deleted the job.
             return BatchStatus("cancelled")
         progress = job.job_progress or JobProgress()
         status = STATUS_BY_STATE.get(job.state.removeprefix("JOB_STATE_"), "in_progress")

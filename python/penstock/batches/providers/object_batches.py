@@ -28,7 +28,7 @@ def require_option(stated: ProviderSettings, key: str, description: str) -> str:
 
 
 def object_path(name: str) -> str:
-    """Returns the path of an object at the edge."""
+    """Returns the path of the edge through which an object in the bucket is read and written."""
     return f"/v1/batch_objects/{quote(name, safe='')}"
 
 

@@ -31,7 +31,7 @@ CLAUDE, GEMINI = "anthropic", "google"
 EMBEDDINGS_PATH = "/v1/embeddings"
 # Label that identifies the line of a Gemini result: Gemini returns each request, with its labels, next to the response.
 LINE_LABEL = "gateway_line"
-# States that are not listed mean that the job is in progress.
+# Batch status for each final job state of Vertex AI. All other states mean that the job is in progress.
 STATUS_BY_STATE = {
     "JOB_STATE_SUCCEEDED": "completed",
     "JOB_STATE_PARTIALLY_SUCCEEDED": "completed",
@@ -77,7 +77,7 @@ class Job(msgspec.Struct, rename="camel"):
 
 
 class EchoedRequest(msgspec.Struct):
-    """Request that the results file repeats next to its response."""
+    """The request of a line, which Gemini's results file repeats next to the response."""
 
     labels: dict[str, str] = {}
 
@@ -92,7 +92,7 @@ class ResultLine(msgspec.Struct):
 
 
 class ErrorEnvelope(msgspec.Struct):
-    """Google error object, as it appears at the end of a line's status."""
+    """Google error object, which is appended to the `status` text of a failed line."""
 
     error: ErrorDetail
 

@@ -1,5 +1,5 @@
-"""Time buckets of a graph. Their width is chosen, or follows from the range; days and weeks begin at midnight of a time
-zone.
+"""Time buckets of a graph. A query sets their width, or it follows from the time range. Days and weeks begin at
+midnight of a time zone.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ WIDTHS_MS: dict[Rollup, int] = {
     "1d": DAY_MS,
     "1w": WEEK_MS,
 }
-# The narrowest width with at most this many buckets is used.
+# If the query sets no width, the narrowest one with at most this many buckets is used.
 MAX_BUCKETS = 200
-# A chosen width may make more of them: a day of minutes, or two months of hours.
+# Maximum number of buckets if the query sets the width: enough for a day of minutes, or two months of hours.
 MAX_CHOSEN_BUCKETS = 1500
-# The epoch was a Thursday; weeks begin on Monday.
+# Shifts the start of weeks from Thursday, the day of the epoch, to Monday.
 MONDAY_SHIFT_MS = 3 * DAY_MS
 ONE_MS = dt.timedelta(milliseconds=1)
 
@@ -50,7 +50,9 @@ def format_ms(milliseconds: int | None) -> str | None:
 
 
 class Buckets(msgspec.Struct, frozen=True):
-    """Buckets of equal width in local time. `offsets` are pairs: end of validity or None, and offset from UTC."""
+    """Buckets of equal width in local time. `offsets` has pairs in milliseconds: the end of an offset's validity
+    (`None` for the last one), and the offset from UTC.
+    """
 
     width_ms: int
     zone: zoneinfo.ZoneInfo
@@ -83,7 +85,9 @@ class Buckets(msgspec.Struct, frozen=True):
 
 
 def choose_buckets(filters: LogFilters, time_zone: str, rollup: Rollup | None = None) -> Buckets:
-    """Chooses the buckets of a range of time. Raises `LogFilterError` if there is none, or it is too long."""
+    """Chooses the buckets of a range of time. Raises `LogFilterError` if the filters have no range, or a range with too
+    many buckets.
+    """
     start, end = filters.time_of_generation_min, filters.time_of_generation_max
     if start is None or end is None:
         message = "time_of_generation_min and time_of_generation_max are required"
@@ -127,7 +131,9 @@ def _offset_ms(zone: zoneinfo.ZoneInfo, moment: dt.datetime) -> int:
 
 
 def _find_offsets(zone: zoneinfo.ZoneInfo, start: dt.datetime, end: dt.datetime) -> tuple[tuple[int | None, int], ...]:
-    """Finds the changes of a zone's offset in a range, to the minute."""
+    """Returns the offsets of a time zone in a range, and the minutes at which they change. The format is that of
+    `Buckets.offsets`.
+    """
     offsets: list[tuple[int | None, int]] = []
     moment = start
     while moment < end:

@@ -39,7 +39,7 @@ PARAMETER_TYPES = {
     ValueType.TIMESTAMP: "DateTime64(6, 'UTC')",
     ValueType.UUID: "UUID",
 }
-# How far the clocks of two nodes may differ.
+# Maximum difference between the clocks of two nodes for which amendments are found.
 CLOCK_DIFFERENCE = dt.timedelta(hours=1)
 TIME_FORMAT = "%Y-%m-%d %H:%M:%S.%f"
 FEEDBACK_COLUMNS = ("workspace_id", "trace_id", "value", "weight", "metadata")
@@ -84,14 +84,16 @@ class ClickHouseEngine:
         return {writer: Position(segment, offset) for writer, (segment, offset) in rows}
 
     def insert(self, batch: RecordBatch, positions: Mapping[str, Position]) -> int:
-        """Inserts a batch, then the positions. If it is interrupted, the batch is sent again and inserted once."""
+        """Inserts a batch, then the positions. A batch that is sent again after an interruption is not inserted
+        twice.
+        """
         prepared = prepare_batch(batch)
         new = set(prepared.lines) - self._find_known("records", prepared)
         lines = {identifier: line for identifier, line in prepared.lines.items() if identifier in new}
         try:
             self._insert_rows("records", lines.values())
         except ClickHouseInputError:
-            # One value of a wrong type must not stop all later records.
+            # One value of a wrong type must not block all later records, so the batch is inserted without such values.
             self._insert_rows("records", map(clean_line, lines.values()))
         version = time.time_ns()
         self._insert_texts(batch, prepared)
@@ -128,11 +130,12 @@ class ClickHouseEngine:
         )
 
     def _find_known(self, table: str, prepared: PreparedBatch) -> set[uuid.UUID]:
-        """Finds records of the batch that were inserted before, because the batch was sent again."""
+        """Returns the records of the batch that are already in a table, because the batch was sent before."""
         if not prepared.lines:
             return set()
         first, last = prepared.time_range()
-        # Identifiers have only digits, letters and hyphens, and are too many for the URL.
+        # The identifiers are part of the statement, because they are too many for parameters in the URL. They contain
+        # only digits, letters and hyphens.
         listed = ", ".join(f"'{identifier}'" for identifier in prepared.lines)
         rows = self._fetch(
             f"SELECT id FROM {table} WHERE created_at BETWEEN {{first:DateTime64(3, 'UTC')}} AND "
@@ -160,7 +163,7 @@ class ClickHouseEngine:
         """Does nothing: ClickHouse merges its parts itself."""
 
     def drop_before(self, records: dt.date, bodies: dt.date) -> None:
-        """Drops whole months. The tables' TTL deletes single days when the server merges parts."""
+        """Drops whole months of records and texts. The tables' TTL deletes single days when the server merges parts."""
         on_cluster = f" ON CLUSTER {quote_name(self._cluster)}" if self._cluster else ""
         for table, day in (("records", records), ("texts", max(records, bodies))):
             months = self._fetch(
@@ -245,7 +248,8 @@ class ClickHouseFragments:
     def records(self, where: str, filters: LogFilters) -> str:
         """Returns the relation of records, joined with amendments if there are any."""
         source = f"SELECT * FROM records WHERE {where}"
-        # An amendment is written after its record, so older ones belong to other records. The table is ordered by this.
+        # An amendment is written after its record, so older amendments belong to other records. The condition is fast,
+        # because the table is ordered by `version`.
         written = f"version >= {_nanoseconds(filters.time_of_generation_min, CLOCK_DIFFERENCE)}"
         if self.execute(f"SELECT 1 FROM amendments WHERE {written} LIMIT 1", {}):
             columns = [column.name for column in AMENDABLE_COLUMNS]
@@ -277,7 +281,7 @@ class ClickHouseFragments:
         return f'r."id" IN ({matching})'
 
     def execute(self, sql: str, values: dict[str, Any]) -> list[Row]:
-        """Runs a statement in the rest of the query's time."""
+        """Runs a statement within the remaining time of the query."""
         seconds = self._deadline - time.monotonic()
         if seconds <= 0:
             message = f"the query took longer than {self._timeout_seconds:g} seconds; choose more filters"
@@ -301,7 +305,9 @@ def _join_json_lists(column: str, paths: Sequence[Sequence[str]]) -> str:
 
 
 def _nanoseconds(moment: dt.datetime | None, less: dt.timedelta = dt.timedelta()) -> int:
-    """Returns the time, less the difference, in nanoseconds since the epoch, rounded down to seconds; 0 for no time."""
+    """Returns `moment` minus `less` in nanoseconds since the epoch, rounded down to seconds. Returns 0 if `moment` is
+    `None`.
+    """
     return 0 if moment is None else max(0, int((moment - less).timestamp())) * 1_000_000_000
 
 

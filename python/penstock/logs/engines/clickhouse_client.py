@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
     from penstock.logs.engines.sql import Row
 
-# Error codes: timeout, too many rows or bytes, memory limit, too slow.
+# Error codes of queries that exceed a limit: timeout, too many rows or bytes, memory limit, too slow.
 TOO_LARGE_CODES = frozenset({158, 159, 160, 241, 307, 396})
-# Error codes of input that has values of a wrong type.
+# Error codes for input with values of a wrong type.
 INVALID_INPUT_CODES = frozenset({6, 26, 27, 38, 41, 53, 69, 72, 117, 321, 376, 441})
 OK_STATUS = 200
 MAX_ERROR_BYTES = 4096
 DEFAULT_PORT, DEFAULT_TLS_PORT = 8123, 8443
-# The server must give up before the client does, so that a repeated insert never meets the first one.
+# Time that the client waits longer than the server. The server thus ends an insert before the client repeats it.
 CLIENT_GRACE_SECONDS = 5.0
 
 
@@ -75,7 +75,7 @@ class ClickHouseClient:
         self._connections: list[http.client.HTTPConnection] = []
 
     def close(self) -> None:
-        """Closes all connections. They are opened again if their threads send more."""
+        """Closes all connections. A thread that sends another request opens a new connection."""
         for connection in self._connections:
             connection.close()
 
@@ -97,7 +97,8 @@ class ClickHouseClient:
     def command(self, sql: str, data: bytes = b"", seconds: float = 60.0) -> None:
         """Runs a statement that returns nothing, such as an INSERT with its rows.
 
-        It uses a new connection, because a statement that broke off must not be repeated here.
+        It uses a new connection. On an idle connection that the server has closed, the client would repeat the
+        statement.
         """
         if (connection := getattr(self._local, "connection", None)) is not None:
             connection.close()
@@ -125,7 +126,7 @@ class ClickHouseClient:
         except (OSError, http.client.HTTPException) as error:
             connection.close()
             if is_reused and isinstance(error, ConnectionError):
-                # The server closed the idle connection.
+                # The server had closed the idle connection, so the query is sent again on a new one.
                 return self._send(body, settings, seconds)
             message = f"ClickHouse at {self._address.host}:{self._address.port} does not answer: {error!r}"
             raise LogEngineError(message) from error
@@ -156,7 +157,9 @@ def _make_error(status: int, code: str | None, received: bytes) -> LogEngineErro
 
 
 def encode_parameter(value: Any) -> str:  # noqa: ANN401 - any bound value
-    """Encodes a value for `param_…`: strings with the escapes of tab-separated text, arrays of strings as literals."""
+    """Encodes a value for a URL parameter `param_…`: strings with the escapes of tab-separated text, arrays of strings
+    as literals.
+    """
     if isinstance(value, list):
         items = cast("list[object]", value)
         return "[" + ",".join("'" + str(item).replace("\\", "\\\\").replace("'", "\\'") + "'" for item in items) + "]"

@@ -27,13 +27,13 @@ INDEXES = (
     "INDEX by_id id TYPE bloom_filter(0.001) GRANULARITY 4",
     "INDEX by_trace trace_id TYPE bloom_filter(0.001) GRANULARITY 4",
 )
-# ClickHouse's DateTime ends in 2106, and a later end of life would count as past.
+# Maximum lifetime of rows. ClickHouse's DateTime ends in 2106, and it would treat a later end of life as past.
 MAX_TTL_DAYS = 20_000
 ORDER = "(organisation_id, workspace_id, created_at)"
 
 
 def render_statements(cluster: str | None, keep_days: int, keep_bodies_days: int) -> Iterator[str]:
-    """Returns the statements that create the tables and add what an older version did not have."""
+    """Returns the statements that create the tables, and that add what tables of an older version lack."""
     on_cluster = f" ON CLUSTER {quote_name(cluster)}" if cluster else ""
     columns = {column.name: _column_type(column) for column in COLUMNS}
     amended = {column.name: SQL_TYPES[column.type] for column in AMENDABLE_COLUMNS}
@@ -88,7 +88,7 @@ def _column_type(column: Column) -> str:
 def _storage(
     cluster: str | None, order: str, lifetime: tuple[str, int] | None = None, *, replacing: bool = False
 ) -> tuple[str, str]:
-    """Returns the engine with its clauses, and the TTL."""
+    """Returns the clauses of a table for its engine and order, and the clause for its TTL."""
     kind = "ReplacingMergeTree" if replacing else "MergeTree"
     arguments = "version" if replacing else ""
     if cluster:

@@ -1,5 +1,5 @@
-"""Requests from the point of view of limits: caller, target and usage. For simulations of policies, and for lists of
-rejected requests.
+"""Reads the columns of requests on which limits depend: caller, target and usage. Used to simulate policies, and to
+list rejected requests.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ DEMAND_COLUMNS = (
     ),
     *("config", "config_id", "prompt_slug", "prompt_id", "operation", "total_units", "cost_nanodollars"),
 )
-# What clients sent to the gateway, and was not refused before a target was chosen.
+# Condition for requests that clients sent to the gateway, and that were not refused before a target was chosen.
 IS_ADMITTED = """coalesce(r."source", 'gateway') = 'gateway' AND coalesce(r."outcome", '') <> 'refused'"""
-# Records name limits that refused the request or one of its attempts, and those that would have.
+# Condition for records with rejections by limits. These are limits that refused the request or an attempt, or that
+# would have in a dry run.
 IS_LIMITED = """(r."limits" LIKE '%"rejections"%')"""
 
 

@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 MEMORY_LIMIT = "256MB"
 MAX_TEMPORARY_SIZE = "4GB"
-# DuckDB writes its log back after this many bytes.
+# DuckDB merges its write-ahead log into the file after this many bytes.
 CHECKPOINT_THRESHOLD = "64MB"
 INTERRUPT_INTERVAL_SECONDS = 0.05
 EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - DuckDB stores UTC without a time zone
-# A row that exists is most often updated, which takes a quarter of the time of INSERT OR REPLACE.
+# The row usually exists, and updating it takes a quarter of the time of INSERT OR REPLACE.
 UPDATE_POSITION = 'UPDATE positions SET segment = $segment, "offset" = $offset WHERE writer = $writer'
 INSERT_POSITION = "INSERT INTO positions VALUES ($writer, $segment, $offset)"
 
@@ -104,7 +104,8 @@ class DuckDbEngine:
         changes = prepare_changes(
             batch, {key: location for key, location in batch.bodies.items() if key.bytes not in heads}
         )
-        # Existing words are ignored, so the index may be ahead of the transaction.
+        # Added before the transaction ends: if the batch is inserted again, the index ignores documents that it already
+        # has.
         self._text.add(
             (identifier, head[1], _to_time(head[0]).date(), text)
             for identifier, text in batch.texts.items()
@@ -127,7 +128,7 @@ class DuckDbEngine:
             cursor.execute(duckdb_schema.INSERT_RECORDS)
 
     def _find_known(self, cursor: duckdb.DuckDBPyConnection, decoded_records: DecodedRecords) -> list[uuid.UUID]:
-        """Finds records of the batch that were inserted before, because the batch was sent again."""
+        """Returns the records of the batch that are already in the store, because the batch was sent before."""
         if (times := decoded_records.time_range) is None:
             return []
         first, last = map(_to_time, times)
@@ -144,7 +145,7 @@ class DuckDbEngine:
         try:
             return self._run_once(query, timeout_seconds)
         except duckdb.IOException:
-            # Retention deleted a file that this query was about to open.
+            # Retention may have deleted a file that this query was about to open, so the query runs again.
             with _translated_errors(timeout_seconds):
                 return self._run_once(query, timeout_seconds)
 
@@ -186,7 +187,7 @@ class DuckDbEngine:
                 yield cursor
                 cursor.execute("COMMIT")
             except BaseException:
-                # After some errors DuckDB has rolled back itself.
+                # After some errors, DuckDB has already rolled back the transaction.
                 with suppress(duckdb.Error):
                     cursor.execute("ROLLBACK")
                 raise
@@ -199,7 +200,7 @@ def make_decoder() -> RecordDecoder:
 
 
 def _to_time(microseconds: int) -> dt.datetime:
-    """Returns a time in UTC as DuckDB takes it, without a time zone."""
+    """Converts microseconds since the epoch to a time in UTC without a time zone, as DuckDB expects it."""
     return EPOCH + dt.timedelta(microseconds=microseconds)
 
 
@@ -231,7 +232,7 @@ def _insert_objects(cursor: duckdb.DuckDBPyConnection, sql: str, objects: Iterab
 
 @contextmanager
 def _deadline(cursor: duckdb.DuckDBPyConnection, seconds: float) -> Generator[None]:
-    """Interrupts the statements that run on a cursor once the time is over."""
+    """Interrupts the statements of a cursor that still run after `seconds`."""
     is_done = threading.Event()
 
     def interrupt_late() -> None:

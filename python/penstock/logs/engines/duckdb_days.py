@@ -1,7 +1,7 @@
 """Sealed days of the DuckDB log store: one Parquet file per day, which any tool can read. Retention deletes files.
 
-The table `sealed_files` decides which files count, and changes in the transaction that removes rows from `records`.
-A file that a killed process left is not in it, and is deleted at the next start.
+Only files in the table `sealed_files` are part of the store. It changes in the transaction that removes their rows from
+`records`. A file of a killed process is not in this table, and is deleted at the next start.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ class SealedDays:
     def __init__(self, folder: Path) -> None:
         """Stores the folder, which `open` creates."""
         self._folder = folder
-        # Queries that began before a file was replaced may still read it, so it is deleted later.
+        # Names of replaced files. Queries that began before may still read them, so they are deleted at the next
+        # `retire`.
         self._retired: list[str] = []
 
     def open(self, connection: duckdb.DuckDBPyConnection) -> None:
@@ -47,7 +48,9 @@ class SealedDays:
         columns: str = "*",
         is_amended: bool = False,
     ) -> str:
-        """Returns a relation of the records that meet a condition, from the latest days and the files in a range."""
+        """Returns a relation of the records that meet the condition `where`. It reads the latest days, and the files of
+        the days from `first` to `last`.
+        """
         names = cursor.execute(
             "SELECT name FROM sealed_files WHERE day BETWEEN coalesce($first, '-infinity'::DATE) "
             "AND coalesce($last, 'infinity'::DATE) ORDER BY day",
@@ -64,7 +67,9 @@ class SealedDays:
         return f"({source})"
 
     def list_unsealed(self, cursor: duckdb.DuckDBPyConnection) -> list[dt.date]:
-        """Returns the days of which the table `records` has rows, and sealed days with amendments."""
+        """Returns the days to seal: days with rows in the table `records`, and sealed days whose records have
+        amendments.
+        """
         days = {day for (day,) in cursor.execute("SELECT DISTINCT created_at::DATE FROM records").fetchall()}
         for day, name in cursor.execute("SELECT day, name FROM sealed_files").fetchall():
             pending = "SELECT id FROM amendments ANTI JOIN records USING (id)"
@@ -114,7 +119,7 @@ class SealedDays:
             (self._folder / name).unlink(missing_ok=True)
 
     def _quote_path(self, name: str) -> str:
-        # A path with these characters would be a pattern.
+        # Escapes the characters with which DuckDB would read the path as a pattern.
         path = re.sub(r"([*?\[])", r"[\1]", str(self._folder / name))
         return f"'{_quote(path)}'"
 

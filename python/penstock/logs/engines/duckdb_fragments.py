@@ -30,14 +30,14 @@ MAX_TEXT_HITS = 100_000
 
 
 class DuckDbFragments:
-    """Fragments of DuckDB, with the transaction of one query."""
+    """SQL fragments of DuckDB. Runs the statements of one query in one transaction."""
 
     ticks_per_ms = 1000
 
     def __init__(
         self, cursor: duckdb.DuckDBPyConnection, days: SealedDays, text: TextIndex, query: LogQuery, deadline: float
     ) -> None:
-        """Stores what the query reads."""
+        """Stores the transaction's cursor, the sealed days, the full-text index, the query and its deadline."""
         self._cursor = cursor
         self._days = days
         self._text = text
@@ -114,7 +114,7 @@ class DuckDbFragments:
         return f"(SELECT * FROM feedback WHERE trace_id IS NOT NULL AND {where})"
 
     def text_condition(self, statement: Statement, filters: LogFilters, words: list[str]) -> str:
-        """Searches the full-text index, and returns a condition on the identifiers that it found."""
+        """Searches the full-text index, and returns a condition on the identifiers of the records that it finds."""
         first, last = filters.time_of_generation_min, filters.time_of_generation_max
         days = (
             first.astimezone(dt.UTC).date() if first else None,

@@ -1,4 +1,6 @@
-"""Schema of the DuckDB file: records of today and yesterday, feedback, amendments, positions and the list of sealed files."""
+"""Schema of the DuckDB file: records of today and yesterday, feedback, amendments, positions and the list of sealed
+files.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ SQL_TYPES = {
     ColumnType.JSON: "VARCHAR",
     ColumnType.MAP: "MAP(VARCHAR, VARCHAR)",
 }
-# Steps of a fallback other than to its first target.
+# Matches routing decisions in which a fallback chose another target than its first one.
 FALLBACK_PATTERN = '"strategy": ?"fallback", ?"target": ?[1-9]'
 OTHER_TABLES = """
 CREATE TABLE IF NOT EXISTS positions (writer VARCHAR PRIMARY KEY, segment BIGINT NOT NULL, "offset" BIGINT NOT NULL);
@@ -56,10 +58,10 @@ def _json_columns(columns: tuple[Column, ...]) -> str:
     return ", ".join(f"'{name}': '{sql_type}'" for name, sql_type in types.items())
 
 
-# Insert `decoded_records`, a variable of the function that runs the statement. Columns that it lacks become null or their
-# default.
+# DuckDB reads `decoded_records` from the variable of this name in the function that runs the statement. Columns that it
+# lacks become null or their default.
 INSERT_RECORDS = "INSERT INTO records BY NAME SELECT * FROM decoded_records"
-# The same without the records `$known`.
+# Like `INSERT_RECORDS`, without the records whose ids are in `$known`.
 INSERT_NEW_RECORDS = f"{INSERT_RECORDS} WHERE id NOT IN (SELECT unnest($known::UUID[]))"
 _AMENDED_COLUMNS = (Column("id", ColumnType.UUID, ""), *AMENDABLE_COLUMNS)
 INSERT_AMENDMENTS = (

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def create_engine(url: str, folder: Path, node: str, *, keep_days: int = 365, keep_bodies_days: int = 30) -> LogEngine:
     """Returns the engine for `log_store.url`, not yet open. Raises `ValueError` for a URL that is not valid."""
-    # Each engine is imported only where it is used.
+    # Only the module of the engine in use is imported.
     if url == "duckdb:":
         from penstock.logs.engines.duckdb import DuckDbEngine  # noqa: PLC0415
 

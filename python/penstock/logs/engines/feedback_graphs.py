@@ -1,4 +1,4 @@
-"""Graphs of feedback. Feedback counts at the time of the first request of its trace that meets the filters."""
+"""Graphs of feedback. The time of feedback is that of the first request in its trace that meets the filters."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _run_scores(fragments: SqlFragments, filters: LogFilters, _: Buckets) -> Gra
     statement = Statement(fragments)
     joined = _join_by_time(statement, filters)
     rows = statement.fetch(f"SELECT f.value AS score, count(*) FROM {joined} GROUP BY score ORDER BY score")
-    # The column is a floating-point number.
+    # The column `value` is a floating-point number.
     return {"total": sum(row[1] for row in rows)}, [{"score": int(score), "total": count} for score, count in rows]
 
 

@@ -1,4 +1,6 @@
-"""Filters as SQL conditions. Organisation, workspaces and the caller's restriction are part of every query."""
+"""Filters as SQL conditions. Every query is limited to an organisation, to workspaces, and by the caller's
+restriction.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 
     from penstock.logs.engines.sql import SqlFragments
 
-# Columns of a list filter that has another name.
+# Column of each list filter whose name differs from that of the column.
 LIST_COLUMNS = {
     "virtual_keys": "virtual_key",
     "configs": "config",
@@ -36,14 +38,14 @@ MAX_CENTS = 1e11
 
 
 def select_records(fragments: SqlFragments, filters: LogFilters, statement: Statement, extra: str = "") -> str:
-    """Returns a FROM item `r` and its WHERE clause: the records that meet all filters, and an extra condition."""
+    """Returns a FROM item `r` and its WHERE clause: the records that meet all filters and the condition `extra`."""
     relation = fragments.records(" AND ".join(build_scope(filters, statement)), filters)
     conditions = [*build_conditions(filters, statement), *([extra] if extra else [])]
     return f"{relation} AS r" + (f" WHERE {' AND '.join(conditions)}" if conditions else "")
 
 
 def build_scope(filters: LogFilters, statement: Statement) -> list[str]:
-    """Returns the conditions for access to records and for the time range."""
+    """Returns the conditions of a query's scope: the records that the caller may read, and the time range."""
     conditions = build_tenant_scope(filters.organisation_id, filters.workspace_ids, statement)
     if filters.restricted_to is not None:
         conditions.append(_build_restriction(filters.restricted_to, statement))
@@ -71,7 +73,7 @@ def _build_restriction(restriction: Restriction, statement: Statement) -> str:
 
 
 def build_conditions(filters: LogFilters, statement: Statement) -> list[str]:
-    """Returns the conditions on all other columns."""
+    """Returns the conditions of the filters that are not in `build_scope`."""
     conditions = [
         f'r."{column}" IN {statement.bind_list(values)}'
         for field, column in LIST_COLUMNS.items()

@@ -1,4 +1,6 @@
-"""Graphs of analytics over records, in the shapes of the API. Rates are in percent, costs in cents, times in milliseconds."""
+"""Graphs of analytics over records, in the shapes of the API. Rates are in percent, costs in cents, times in
+milliseconds.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,7 @@ class Series(msgspec.Struct, frozen=True):
     measures: tuple[str, ...]
     shape_point: Callable[[Sequence[Any]], dict[str, Any]]
     shape_summary: Callable[[Sequence[Any]], dict[str, Any]] | None = None
-    """None: as `shape_point`."""
+    """`None`: the summary has the same shape as a point."""
     is_additive: bool = True
     """True if the values of all buckets add up to those of the summary."""
     has_summary: bool = True
@@ -57,7 +59,7 @@ def _shape_total(row: Sequence[Any]) -> dict[str, Any]:
 
 def _shape_cost(row: Sequence[Any]) -> dict[str, Any]:
     count, cost, unpriced = row
-    # Requests whose cost is not known do not lower the average.
+    # The average is only over requests with a known cost.
     priced = (count or 0) - (unpriced or 0)
     return {"total": to_cents(cost), "avg": to_cents(divide(cost, priced)), "unpriced": unpriced or 0}
 
@@ -203,7 +205,9 @@ def _run_rescued(
 def _run_cache_hit_rate(
     fragments: SqlFragments, filters: LogFilters, buckets: Buckets
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Counts cache hits, and estimates their savings: the average cost of requests to the same model without a hit."""
+    """Counts cache hits, and estimates their savings. A hit saves the average cost of requests to the same model
+    without a hit.
+    """
     statement = Statement(fragments)
     records = select_records(fragments, filters, statement)
     costs = [f'{aggregate}(r."cost_nanodollars") FILTER (WHERE NOT {HIT})' for aggregate in ("sum", "count")]

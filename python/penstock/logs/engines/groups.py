@@ -21,9 +21,10 @@ from penstock.logs.engines.measures import END_USER, FAILED, HIT, SUCCEEDED, UNP
 from penstock.logs.engines.sql import SqlFragments, Statement
 from penstock.logs.query import GroupQuery, LogFilterError
 
-# Comparisons of versions are trials, which would distort the figures of what clients ask.
+# Requests that compare prompt versions are trials. They are excluded, because they would distort the figures of client
+# requests.
 _PROMPT = f'CASE WHEN r."source" = \'{COMPARISON_SOURCE}\' THEN NULL ELSE r."prompt_slug" END'
-# Expression of each group, and the name of its value in a result.
+# SQL expression of each group's value, and the name of this value in a result.
 GROUPS: dict[str, tuple[str, str]] = {
     "users": (END_USER, "user"),
     "ai-models": ('r."ai_model"', "ai_model"),
@@ -36,13 +37,13 @@ GROUPS: dict[str, tuple[str, str]] = {
     "provider": ('r."virtual_key"', "provider"),
     "prompt": (_PROMPT, "prompt"),
     "prompt-versions": (f"({_PROMPT} || '@' || {{version}})", "prompt_version"),
-    # Results of a record are rows of their own.
+    # Each result of a guardrail or check in a record becomes a separate row.
     **{name: ('r."hook_results"', name) for name in (GUARDRAIL, CHECK)},
 }
 
 
 class GroupMeasure(msgspec.Struct, frozen=True):
-    """Aggregate of a group's column, and the conversion of its result."""
+    """SQL aggregate for a column of groups, and the conversion of its result."""
 
     aggregate: str
     convert: Callable[[Any], Any] = lambda value: value or 0
@@ -85,7 +86,7 @@ def run_group(fragments: SqlFragments, query: GroupQuery) -> dict[str, Any]:
     key, name = _choose_key(statement, query)
     columns = list(dict.fromkeys((*_fixed_columns(query.group_by), *query.columns)))
     if "cost" in columns and "unpriced_requests" not in columns:
-        # A cost without the requests that have no price would look complete.
+        # A cost does not include requests without a price. Without their number, it would look complete.
         columns.append("unpriced_requests")
     selected = list(dict.fromkeys((*columns, query.order_by)))
     measures = [f"{_render_measure(fragments, column)} AS m_{column}" for column in selected]
@@ -137,7 +138,7 @@ def _render_measure(fragments: SqlFragments, column: str) -> str:
 
 
 def _join_weighted(statement: Statement, query: GroupQuery, records: str) -> str:
-    """Joins the average weighted feedback `w` of each record's trace."""
+    """Returns a FROM item: records joined to `w`, the average weighted feedback of each record's trace."""
     scope = build_tenant_scope(query.filters.organisation_id, query.filters.workspace_ids, statement)
     feedback = statement.fragments.feedback(" AND ".join(scope))
     averages = (
@@ -158,6 +159,6 @@ def _shape_group(query: GroupQuery, name: str, columns: list[str], row: tuple[An
         for column, value in zip(columns, values, strict=True)
     }
     if query.group_by in {"users", "ai-models"}:
-        # The API's description has strings here.
+        # The OpenAPI document defines these figures as strings.
         group |= {column: str(group[column]) for column in _fixed_columns(query.group_by)}
     return {**group, "object": "analytics-group"}

@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 Graph = tuple[dict[str, Any], list[dict[str, Any]]]
 CREATED_AT = 'r."created_at"'
 ITEM = 'r."item"'
-# Milliseconds that a guardrail took with its checks. A skipped one has none.
+# Field with the time in milliseconds that a guardrail took, including its checks. Skipped guardrails do not have it.
 DURATION = "execution_time"
 
 
 def _select_filtered(statement: Statement, filters: LogFilters, condition: str = "") -> str:
-    """Returns a FROM item `r` with one row for each result. The filter by guardrail chooses results, too."""
+    """Returns a FROM item `r` with one row for each result. The filter `guardrails` applies to each result, not only to
+    records.
+    """
     fragments = statement.fragments
     records = select_records(fragments, filters, statement, 'r."hook_results" IS NOT NULL')
     results, identifier = select_results(fragments, GUARDRAIL, records)

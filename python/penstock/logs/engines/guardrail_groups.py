@@ -11,20 +11,21 @@ if TYPE_CHECKING:
 
 GUARDRAIL, CHECK = "guardrail", "guardrail_check"
 _STAGES = ("before_request_hooks", "after_request_hooks")
-# Lists of results in `hook_results` of a record.
+# Paths of the lists of results in the column `hook_results`.
 _PATHS = {GUARDRAIL: [(stage,) for stage in _STAGES], CHECK: [(stage, "checks") for stage in _STAGES]}
-# Verdicts, in the order of their precedence, with the field that tells. A check has an error or a verdict.
+# Field of a result that is set for each verdict. If several are set, the first verdict applies. A check has an error or
+# a verdict.
 _VERDICTS = {
     GUARDRAIL: {"denied": "deny", "would_deny": "would_deny", "skipped": "skipped", "passed": "verdict"},
     CHECK: {"errors": "error", "passed": "verdict"},
 }
-# Lists that name the guardrails of a record.
+# Paths of the lists with the guardrails of a record.
 GUARDRAIL_PATHS = _PATHS[GUARDRAIL]
 VERDICT_COLUMNS = ("passed", "failed", "denied", "would_deny", "skipped", "errors")
 
 
 def list_verdict_columns(group_by: str) -> list[str]:
-    """Returns the verdicts that results of this kind may have, and none for other groups."""
+    """Returns the columns for the verdicts that guardrails or checks may have. Returns none for other groups."""
     verdicts = {*_VERDICTS.get(group_by, {}), *({"failed"} if group_by in _VERDICTS else ())}
     return [column for column in VERDICT_COLUMNS if column in verdicts]
 

@@ -1,4 +1,6 @@
-"""Lines and changes of a batch, prepared for the engines' JSON readers. Rust decodes the records for DuckDB instead."""
+"""Prepares the record lines and changes of a batch for the JSON readers of the engines. For DuckDB, Rust decodes the
+record lines instead.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ FEEDBACK_FIELDS = ("id", "organisation_id", "workspace_id", "trace_id", "value",
 
 
 class Head(msgspec.Struct):
-    """Fields of a record line that an insertion needs."""
+    """Fields of a record line that the insertion reads."""
 
     id: uuid.UUID
     created_at: dt.datetime
@@ -30,7 +32,7 @@ class Head(msgspec.Struct):
 
 
 class PreparedChanges(msgspec.Struct):
-    """Amendments with one object per record, and feedback."""
+    """Merged changes of a batch: amendments with one object per record, and feedback."""
 
     amendments: dict[uuid.UUID, dict[str, Any]] = {}
     feedback: list[dict[str, Any]] = []
@@ -38,7 +40,7 @@ class PreparedChanges(msgspec.Struct):
 
 
 class PreparedBatch(msgspec.Struct):
-    """Lines by identifier, with the fields of the log worker, and what changes earlier records."""
+    """Record lines by identifier, including the fields that the log worker adds, and the changes to earlier records."""
 
     heads: dict[uuid.UUID, Head]
     lines: dict[uuid.UUID, bytes]
@@ -55,7 +57,9 @@ _HEAD_DECODER = msgspec.json.Decoder(Head)
 
 
 def prepare_batch(batch: RecordBatch) -> PreparedBatch:
-    """Removes lines that are not valid and lines that repeat an identifier, and adds the location of bodies."""
+    """Prepares a batch. Omits lines that are not valid or that repeat an identifier, and adds the location of bodies to
+    the others.
+    """
     prepared = PreparedBatch({}, {}, PreparedChanges())
     suffix = b',"node":' + msgspec.json.encode(batch.node)
     for line in batch.records:
@@ -82,7 +86,9 @@ def prepare_batch(batch: RecordBatch) -> PreparedBatch:
 
 
 def prepare_changes(batch: RecordBatch, late_bodies: Mapping[uuid.UUID, BodyLocation]) -> PreparedChanges:
-    """Checks and merges amendments and feedback. `late_bodies` are those of records that are not in the batch."""
+    """Checks and merges amendments and feedback. `late_bodies` has the locations of bodies whose records are in earlier
+    batches.
+    """
     changes = PreparedChanges()
     for identifier, location in late_bodies.items():
         fields = {"body_key": location.key, "body_offset": location.offset, "body_length": location.length}
@@ -94,7 +100,7 @@ def prepare_changes(batch: RecordBatch, late_bodies: Mapping[uuid.UUID, BodyLoca
 
 
 def _merge_feedback(batch: RecordBatch, changes: PreparedChanges) -> list[dict[str, Any]]:
-    """Merges entries of the same feedback: a later value wins. Another organisation cannot change it."""
+    """Merges entries with the same feedback id and organisation: a later value replaces an earlier one."""
     merged: dict[str, dict[str, Any]] = {}
     for item in batch.feedback:
         feedback = _prepare_feedback(item)

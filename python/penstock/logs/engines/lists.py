@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 MAX_TRACE_RECORDS = 1000
 MAX_FEEDBACK = 1000
 UUID_V7 = 7
-# A time-ordered identifier is made when the record is; the clock of a client that sends a log may differ.
+# Maximum difference between a record's time and the time in its identifier. Clients that send logs may have another
+# clock.
 ID_TIME_TOLERANCE = dt.timedelta(days=1)
 UUID_V7_TIME_SHIFT = 80
 
@@ -108,12 +109,14 @@ def _decode_value(column: Column, value: object) -> object:
 
 
 def encode_cursor(milliseconds: int, identifier: str) -> str:
-    """Returns the cursor behind a record."""
+    """Returns the cursor of the page that begins after a record."""
     return base64.urlsafe_b64encode(f"{milliseconds}.{identifier}".encode()).decode().rstrip("=")
 
 
 def decode_cursor(cursor: str) -> tuple[dt.datetime, str]:
-    """Returns the time and the id of the record before the page. Raises `LogFilterError`."""
+    """Returns the time and the id in a cursor, which are those of the last record before the page. Raises
+    `LogFilterError`.
+    """
     try:
         text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode()
         milliseconds, _, identifier = text.partition(".")
@@ -127,7 +130,9 @@ def decode_cursor(cursor: str) -> tuple[dt.datetime, str]:
 def apply_cursor(
     statement: Statement, all_filters: LogFilters, cursor: str, *, is_descending: bool
 ) -> tuple[LogFilters, str]:
-    """Returns the filters with a range of time that begins at the cursor, and the condition on the same millisecond."""
+    """Returns the filters with a time range that begins at the cursor, and a condition that omits earlier records of
+    the same millisecond.
+    """
     moment, identifier = decode_cursor(cursor)
     field, choose = ("time_of_generation_max", min) if is_descending else ("time_of_generation_min", max)
     bound = getattr(all_filters, field)
@@ -138,7 +143,9 @@ def apply_cursor(
 
 
 def run_get(fragments: SqlFragments, query: GetQuery) -> dict[str, Any]:
-    """Returns `record`, or None, with its feedback and the location of its bodies."""
+    """Returns an object with `record`, which is `None` if there is none, its feedback, and the location of its
+    bodies.
+    """
     try:
         identifier = uuid.UUID(query.id)
     except ValueError:
@@ -206,7 +213,9 @@ _TRACE_COLUMNS = [column.name for column in LISTED_COLUMNS] + ["attempts", "deci
 
 
 def build_tree(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Builds the tree of spans. A record whose parent is unknown, or would be its own ancestor, becomes a root."""
+    """Builds the tree of spans. A record becomes a root if its parent is unknown, or if it would be its own
+    ancestor.
+    """
     by_span: dict[str, dict[str, Any]] = {}
     for record in records:
         record["children"] = []
@@ -247,7 +256,7 @@ def run_feedback(fragments: SqlFragments, query: FeedbackQuery) -> dict[str, Any
             "id": identifier,
             "workspace_id": workspace,
             "trace_id": trace,
-            # The column is a floating-point number.
+            # The column `value` is a floating-point number.
             "value": value if value is None else int(value),
             "weight": weight,
             "metadata": msgspec.json.decode(metadata) if metadata else {},

@@ -13,7 +13,7 @@ Number = int | float
 
 FAILED = 'NOT coalesce(r."is_success", false)'
 SUCCEEDED = 'coalesce(r."is_success", false)'
-# What rescued a request, by the values of the filter `rescued`.
+# Condition on records for each value of the filter `rescued`: a retry or a fallback made the request succeed.
 RESCUED_BY = {
     "retry": '(coalesce(r."retry_success_count", 0) > 0)',
     "fallback": '(coalesce(r."is_fallback", false))',
@@ -22,13 +22,13 @@ END_USER = "nullif(r.\"user\", '')"
 SEMANTIC_HIT = "(r.\"cache_status\" = 'semantic_hit' OR (r.\"cache_status\" = 'hit' AND coalesce(r.\"cache_type\", '') = 'semantic'))"
 HIT = "(r.\"cache_status\" IN ('hit', 'semantic_hit'))"
 SIMPLE_HIT = "(r.\"cache_status\" = 'hit' AND coalesce(r.\"cache_type\", '') <> 'semantic')"
-# Records that used tokens or images for which no price was known. Their cost is null, and counts nowhere.
+# Condition for records that used tokens or images without a known price. Their cost is null, and no sum includes it.
 UNPRICED = (
     'r."cost_nanodollars" IS NULL AND (r."total_units" > 0 OR r."usage" LIKE \'%"images":%\') '
     f"AND NOT coalesce({HIT}, false)"
 )
 CENTS_DIGITS = 7
-# Percentiles of graphs of latencies.
+# Percentiles in graphs of latency.
 PERCENTILES = (0.5, 0.9, 0.99)
 
 

@@ -32,7 +32,9 @@ class LogEngine(Protocol):
         ...
 
     def insert(self, batch: RecordBatch, positions: Mapping[str, Position]) -> int:
-        """Inserts a batch once, and stores the positions after it. Returns how many record lines were not valid."""
+        """Inserts a batch, and stores the positions up to which the spools were read. Inserting the batch again has no
+        effect. Returns the number of invalid lines.
+        """
         ...
 
     def run(self, query: LogQuery, timeout_seconds: float) -> dict[str, Any]:

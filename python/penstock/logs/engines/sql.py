@@ -1,4 +1,4 @@
-"""Parts of SQL in which the engines differ, and a statement with bound values."""
+"""Interface for the SQL fragments in which the engines differ, and a statement with bound values."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class ValueType(enum.Enum):
 
 
 class SqlFragments(Protocol):
-    """Fragments of one engine, for one query."""
+    """SQL fragments of one engine. An object serves one query."""
 
     @property
     def ticks_per_ms(self) -> int:
-        """Unit of `ticks`."""
+        """Number of `ticks` in a millisecond."""
         ...
 
     def ticks(self, expression: str) -> str:
@@ -61,8 +61,8 @@ class SqlFragments(Protocol):
         ...
 
     def json_items(self, column: str, paths: Sequence[Sequence[str]]) -> str:
-        """Returns one row for each item of the lists at these paths in a column of JSON. A path names fields; each but the
-        last is a list too.
+        """Returns one row for each item of the lists at these paths in a column of JSON. A path is a sequence of field
+        names, and each field contains a list.
         """
         ...
 
@@ -123,5 +123,5 @@ class Statement:
         return "(" + (", ".join(self.bind(value, value_type) for value in values) or "NULL") + ")"
 
     def fetch(self, sql: str) -> list[Row]:
-        """Runs the statement with the values bound so far that it uses."""
+        """Runs SQL that contains placeholders of bound values. Values without a placeholder in it are ignored."""
         return self.fragments.execute(sql, self.values)

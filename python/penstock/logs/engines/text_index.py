@@ -23,7 +23,7 @@ SCHEMA = """
 CREATE TABLE IF NOT EXISTS documents (number INTEGER PRIMARY KEY, id BLOB NOT NULL UNIQUE);
 CREATE VIRTUAL TABLE IF NOT EXISTS words USING fts5(text, content='', detail='none', tokenize='ascii');
 """
-# SQLite calls back after this many instructions of its virtual machine.
+# Number of SQLite virtual machine instructions between two checks of the deadline.
 INSTRUCTIONS_PER_CHECK = 10_000
 
 
@@ -46,7 +46,9 @@ class TextIndex:
         self._days.clear()
 
     def add(self, documents: Iterable[tuple[uuid.UUID, str, dt.date, str]]) -> None:
-        """Adds identifier, organisation, day and text of documents. Documents that the index has are ignored."""
+        """Adds documents, each with its identifier, organisation, day and text. Ignores documents that the index
+        already has.
+        """
         by_day: dict[dt.date, list[tuple[uuid.UUID, str, str]]] = {}
         for identifier, organisation, day, text in documents:
             by_day.setdefault(day, []).append((identifier, organisation, text))

@@ -1,4 +1,6 @@
-"""What costs depend on: the usage of records for a new computation of their costs, and models without a price."""
+"""Queries about costs: the usage of records, from which their costs can be computed again, and models without a
+price.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ USAGE_COLUMNS = (
     *("workspace_id", "virtual_key", "integration_id", "source", "ai_org", "ai_model", "req_units", "res_units"),
     *("usage", "cost_nanodollars", "price_version", "limits"),
 )
-# Cache hits cost nothing.
+# Condition for records whose cost depends on usage. Cache hits are excluded, because they cost nothing.
 IS_USED = f'(r."total_units" IS NOT NULL OR r."usage" IS NOT NULL) AND NOT coalesce({HIT}, false)'
 
 

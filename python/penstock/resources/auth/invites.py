@@ -80,8 +80,7 @@ async def accept_invitation(
     """Accepts an invitation: creates the user with a password, as a member of the workspaces that the invitation names."""
     is_once = "idempotency-key" in request.headers
     async with services.database.read_connection() as connection:
-        # With an idempotency key, an invitation that is already accepted must still be found, so that the first
-        # response can be repeated.
+        # With an idempotency key, an accepted invitation is found too, so that the first response can be repeated.
         invite = await (find_by_token if is_once else find_open)(connection, data.token)
     hashed = await passwords.hash_password(data.password)
     async with services.write_session_as(invite_caller(invite), await read_request_metadata(request)) as session:

@@ -41,7 +41,7 @@ async def change_password(
         raise ForbiddenError("only a person who signed in has a password")
     async with context.unchecked_read_session() as session:
         row = await USER_RESOURCE.get(session, caller.user_id)
-    # Failed sign-ins elsewhere do not delay a session.
+    # Attempts are counted per session, so that failed sign-ins elsewhere do not delay this request.
     await passwords.check_password(row["email"], f"session {caller.session_id}", row["password"], data.current_password)
     hashed = await passwords.hash_password(data.new_password)
     async with context.unchecked_write_session() as session:

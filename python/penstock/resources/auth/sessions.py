@@ -114,7 +114,9 @@ async def sign_out(
 async def _authenticate(
     data: SignIn, address: str, services: Services, passwords: PasswordService, identities: CallerAuthenticator
 ) -> tuple[Caller, str]:
-    """Returns the caller who signs in, and the checked password hash; empty for a key or a link."""
+    """Returns the caller who signs in, and the hash of the password that was checked. The hash is empty for a key or a
+    link.
+    """
     credentials = {name for name in SignIn.__struct_fields__ if getattr(data, name) is not None}
     if data.sign_in_token is not None and credentials == {"sign_in_token"}:
         await passwords.throttle.wait_for_turn(None, address)

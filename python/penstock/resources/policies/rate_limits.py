@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from penstock.store.tenant import Row
 
 KIND, TAGS = "rate-limits-policy", ["Rate Limits Policies"]
-# Larger values than this are no limit in practice, and each system can represent it.
+# Maximum value of a rate limit. A larger one would be no limit in practice, and every part of the gateway can represent
+# this one.
 MAX_VALUE = 1_000_000_000_000
 LLM, MCP_TOOLS = "llm", "mcp_tools"
 

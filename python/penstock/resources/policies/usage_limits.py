@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 KIND, TAGS = "usage-limits-policy", ["Usage Limits Policies"]
 MIN_TOKENS = 100
-# The ledger counts nano-dollars in 64 bits.
+# Maximum limit for each type. The usage ledger counts nano-dollars in 64-bit integers.
 MAX_AMOUNTS = {"cost": 9_000_000_000, "tokens": 1_000_000_000_000_000, "requests": 1_000_000_000_000_000}
 MAX_ENTITIES = 100
 
@@ -272,8 +272,8 @@ def _to_columns(limit: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _merge_limit(row: Row, sent: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the limit after an update. A period replaces one in the other unit. The current period ends as announced,
-    unless the update sets its end or removes the period.
+    """Returns the limit after an update. A new `periodic_reset` replaces `periodic_reset_days`, and vice versa. The
+    current period ends at the same time as before, unless the update sets its end or removes the period.
     """
     before = to_limit(row)
     due = next_reset(before)
