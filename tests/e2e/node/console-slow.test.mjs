@@ -92,17 +92,19 @@ test("signs in over any form whose session has ended, and repeats its request", 
     await dialog.getByRole("button", { name: "Sign in" }).click();
     await dialog.waitFor({ state: "detached" });
   };
-  const endSession = async () => {
-    // A request that is still on its way would ask for the sign-in before the form does.
+  // Ends the session, then presses a button. A request of the page itself may open the sign-in first, which keeps a real
+  // click from the button.
+  const pressAfterEnd = async (button) => {
+    await button.waitFor();
     await settle(page);
     await context.clearCookies();
+    await button.evaluate((element) => element.click());
   };
   // A page, a dialog over a page, and a deletion.
   const config = await callApi("POST", "/v1/configs", { name: "of a long day", config: { provider: "mock" }, workspace_id: WORKSPACE });
   await page.goto(`${GATEWAY}/console/configs/${config.id}`);
   await page.getByLabel("Name").fill("named after a break");
-  await endSession();
-  await page.getByRole("button", { name: "Save", exact: true }).click();
+  await pressAfterEnd(page.getByRole("button", { name: "Save", exact: true }));
   await renew();
   await page.getByText("Saved", { exact: true }).waitFor();
   assert.equal((await callApi("GET", `/v1/configs/${config.id}`)).name, "named after a break");
@@ -111,15 +113,13 @@ test("signs in over any form whose session has ended, and repeats its request", 
   const dialog = page.getByRole("dialog", { name: "Create a partial" });
   await dialog.getByLabel("Name", { exact: true }).fill("made after a break");
   await dialog.getByLabel(/^Text/).fill("Hello");
-  await endSession();
-  await dialog.getByRole("button", { name: "Create" }).click();
+  await pressAfterEnd(dialog.getByRole("button", { name: "Create" }));
   await renew();
   await page.getByRole("heading", { name: "made after a break" }).waitFor();
   const id = new URL(page.url()).pathname.split("/").at(-1);
 
-  await endSession();
   await page.getByRole("button", { name: "Delete", exact: true }).click();
-  await page.getByRole("dialog", { name: /^Delete/ }).getByRole("button", { name: "Delete" }).click();
+  await pressAfterEnd(page.getByRole("dialog", { name: /^Delete/ }).getByRole("button", { name: "Delete" }));
   await renew();
   await page.getByRole("table", { name: "Partials" }).waitFor();
   const { data } = await callApi("GET", "/v1/prompts/partials?page_size=1000");
