@@ -245,8 +245,7 @@ async def before_send_with_store(message: Message, scope: Scope) -> None:
 
 
 def create_log_service(settings: Settings, client: LogClient, spool: SpoolWriter) -> LogService:
-    """Returns the service through which routes read logs. Without a log store, the routes report that it is disabled.
-    """
+    """Returns the service through which routes read logs. Without a log store, the routes report that it is disabled."""
     if not (settings.records.enabled and settings.log_store.enabled):
         return LogService()
     # Each node with an embedded log store sees its own records only.

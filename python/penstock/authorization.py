@@ -102,8 +102,7 @@ def role_rank(role: str | None) -> int:
 
 
 def user_scopes(org_role: str | None) -> frozenset[str]:
-    """Returns the scopes of a signed-in user. In a workspace, the user's role there narrows them; see `narrow_scopes`.
-    """
+    """Returns the scopes of a signed-in user. In a workspace, the user's role there narrows them; see `narrow_scopes`."""
     everywhere = CALL_SCOPES | WORKSPACE_SCOPES | WORKSPACE_KEY_SCOPES
     return everywhere | ORGANISATION_SCOPES if org_role in ORGANISATION_ADMIN_ROLES else everywhere
 

@@ -47,8 +47,7 @@ class ErrorReportingGroup(click.Group):
 
 
 class SecondsRange(click.FloatRange):
-    """A range of seconds that rejects NaN. Click's comparisons accept NaN, and a wait with it as its limit never ends.
-    """
+    """A range of seconds that rejects NaN. Click's comparisons accept NaN, and a wait with it as its limit never ends."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - click's
         """Returns the number of seconds. Fails if the value is no number, or outside the range."""

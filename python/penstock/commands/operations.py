@@ -1,5 +1,4 @@
-"""CLI commands that run on the machine of the gateway: check the installation, back up, restore, and shell completion.
-"""
+"""CLI commands that run on the machine of the gateway: check the installation, back up, restore, and shell completion."""
 
 from __future__ import annotations
 

@@ -104,8 +104,7 @@ class ResourceKind:
         return ("id", *(name for name in self.fixed if name not in self.fields), *self.fields)
 
     def fixed_values(self, resource: Mapping[str, Any]) -> JsonObject:
-        """Returns the fixed fields that must equal those of the stored resource, normalised as the gateway stores them.
-        """
+        """Returns the fixed fields that must equal those of the stored resource, normalised as the gateway stores them."""
         fixed = {name: resource[name] for name in self.fixed if name in resource and name not in self.unchecked_fixed}
         return {
             name: PROVIDER_ALIASES.get(text, text) if name in PROVIDER_FIELDS else text for name, text in fixed.items()

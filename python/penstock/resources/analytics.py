@@ -1,7 +1,8 @@
 """Analytics of the request logs: graphs over time, a summary of the cache, and groups. Costs are in cents."""
 
 # Annotations are not postponed: each graph has a route whose response type is a local variable, which the framework
-# must evaluate. pyright: reportInvalidTypeForm=false, reportUnknownParameterType=false
+# must evaluate.
+# pyright: reportInvalidTypeForm=false, reportUnknownParameterType=false
 from typing import Annotated, Any
 
 import msgspec

@@ -194,8 +194,7 @@ def _validate_batch_fields(line: BatchLine) -> Iterator[LineFault]:
 
 
 def _render_line(line: BatchLine) -> dict[str, Any]:
-    """Returns a line as a dataset contains it: the translated request without its model, and with fewer nested objects.
-    """
+    """Returns a line as a dataset contains it: the translated request without its model, and with fewer nested objects."""
     encoded, _ = batch_provider.translate_line(SLUG, line)
     body: dict[str, Any] = msgspec.json.decode(encoded)
     for name in ("model", "stream"):

@@ -44,8 +44,7 @@ pub fn is_without_content(data: &[u8]) -> bool {
             }
             b"promptFeedback" => has_content |= has_field(value, |key, _| key == b"blockReason"),
             b"content_block" if is_empty_block(value) => (),
-            b"message" if value.starts_with(b"{") => (),
-            b"response" | b"delta" if value.starts_with(b"{") => (),
+            b"message" | b"response" | b"delta" if value.starts_with(b"{") => (),
             b"sequence_number" => (),
             b"usage" | b"usageMetadata" => is_known = true,
             key => has_content |= !METADATA_FIELDS.contains(&key) && !is_blank(value),
