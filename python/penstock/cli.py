@@ -140,7 +140,9 @@ def serve(  # noqa: PLR0913, PLR0917 - an option each
     # Loaded before the fork, so that all processes share it. Building and checking the snapshot takes 2 MB, so that
     # runs in a separate process.
     engine_export.export_public_list()
-    good = process.run_in_child(lambda: msgspec.msgpack.encode(build_valid_snapshot(settings, store.stored)))
+    good = process.run_in_child(
+        lambda: msgspec.msgpack.encode(build_valid_snapshot(settings, store.stored)), "building the snapshot"
+    )
     snapshot = msgspec.msgpack.decode(good, type=Snapshot)
     check_open_host(settings, snapshot.keys)
     if settings.store_url is None:
@@ -379,7 +381,7 @@ def start_preparation(settings: Settings, *, with_demo: bool = False) -> Callabl
 
         return prepare_for_start(settings, with_demo=with_demo)
 
-    child = process.ChildTask(run_preparation)
+    child = process.ChildTask(run_preparation, "preparing the store")
     return lambda: msgspec.msgpack.decode(child.result(), type=PreparedStore)
 
 

@@ -129,7 +129,7 @@ def start_public_list() -> process.ChildTask:
     """Starts to read the public price list, in a child process, because its objects take thirty times the memory of the
     result.
     """
-    return process.ChildTask(_build_public_list)
+    return process.ChildTask(_build_public_list, "reading the price list")
 
 
 @functools.cache
