@@ -23,24 +23,23 @@ CREDENTIALS, BASE_URL = "credentials", "baseURL"
 
 
 @cache
-def _credential_schemas() -> dict[str, JsonObject]:
-    """Returns the JSON Schema of the credentials of each check that takes some. Plug-ins may not be loaded yet."""
-    checks = [check for check in engine.guardrail_checks() if CREDENTIALS in check["secrets"]]
-    return {check["id"]: check[PARAMETERS]["properties"][CREDENTIALS] for check in checks}
+def _parameter_schemas() -> dict[str, JsonObject]:
+    """Returns the JSON Schema of the parameters of each check that takes credentials. Plug-ins may not be loaded yet."""
+    return {check["id"]: check[PARAMETERS] for check in engine.guardrail_checks() if CREDENTIALS in check["secrets"]}
 
 
 @cache
 def checks_by_partner() -> dict[str, list[str]]:
     """Returns the ids of the checks that take credentials, by partner: the part of the id before its dot."""
     partners: dict[str, list[str]] = {}
-    for check_id in _credential_schemas():
+    for check_id in _parameter_schemas():
         partners.setdefault(check_id.partition(".")[0], []).append(check_id)
     return partners
 
 
 def credential_names(check_id: str) -> dict[str, bool]:
     """Returns the names of a check's credentials, each with true if it is required."""
-    schema = _credential_schemas()[check_id]
+    schema: JsonObject = _parameter_schemas()[check_id]["properties"][CREDENTIALS]
     required: list[str] = schema.get("required", [])
     return {name: name in required for name in schema["properties"]}
 
@@ -77,6 +76,23 @@ def select_parameters(check_id: str, parameters: JsonObject) -> JsonObject:
     names = credential_names(check_id)
     own = {name: value for name, value in parameters[CREDENTIALS].items() if name in names}
     return {**parameters, CREDENTIALS: own}
+
+
+def sample_check(check_id: str, parameters: JsonObject) -> JsonObject:
+    """Returns a check with these credentials. Its other required parameters have sample values, because the engine checks
+    hosts and header fields only if no parameter is missing.
+    """
+    schema = _parameter_schemas()[check_id]
+    samples = {
+        name: _sample_value(schema["properties"][name]) for name in schema.get("required", []) if name != CREDENTIALS
+    }
+    return {"id": check_id, PARAMETERS: {**samples, **select_parameters(check_id, parameters)}}
+
+
+def _sample_value(schema: JsonObject) -> Any:  # noqa: ANN401 - JSON
+    if "enum" in schema:
+        return schema["enum"][0]
+    return [_sample_value(schema["items"])] if schema.get("type") == "array" else "1"
 
 
 def explain_missing(checks: Sequence[JsonObject], shared: SharedCredentials) -> dict[str, str]:
