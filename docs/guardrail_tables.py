@@ -44,9 +44,9 @@ def parameter_rows(own: Schema, root: Schema, secrets: Sequence[str], prefix: st
     required = own.get("required", [])
     for name in sorted(own["properties"], key=lambda name: (name not in required, name)):
         schema = resolve_reference(own["properties"][name], root)
-        default = (
-            "required" if name in required else f"`{json.dumps(schema['default'])}`" if "default" in schema else ""
-        )
+        default = f"`{json.dumps(schema['default'])}`" if "default" in schema else ""
+        if name in required:
+            default = "required, or shared" if name in secrets and name in SECRET_MEANINGS else "required"
         meaning = [schema.get("description", ""), SECRET_MEANINGS.get(name, STORED) if name in secrets else ""]
         text = "; ".join(part for part in meaning if part)
         cells = [f"`{prefix}{name}`", describe_schema(schema, root), default, text]

@@ -141,7 +141,9 @@ def serve(  # noqa: PLR0913, PLR0917 - an option each
     # The public list is loaded before the fork, so that all processes share its memory. The snapshot is built and
     # checked in a separate process, whose 2 MB are then freed.
     engine_export.export_public_list()
-    good = process.run_in_child(lambda: msgspec.msgpack.encode(build_valid_snapshot(settings, store.stored)))
+    good = process.run_in_child(
+        lambda: msgspec.msgpack.encode(build_valid_snapshot(settings, store.stored)), "building the snapshot"
+    )
     snapshot = msgspec.msgpack.decode(good, type=Snapshot)
     check_open_host(settings, snapshot.keys)
     if settings.store_url is None:
@@ -380,7 +382,7 @@ def start_preparation(settings: Settings, *, with_demo: bool = False) -> Callabl
 
         return prepare_for_start(settings, with_demo=with_demo)
 
-    child = process.ChildTask(run_preparation)
+    child = process.ChildTask(run_preparation, "preparing the store")
     return lambda: msgspec.msgpack.decode(child.result(), type=PreparedStore)
 
 

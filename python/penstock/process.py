@@ -259,8 +259,9 @@ class ChildTask:
     freed afterwards.
     """
 
-    def __init__(self, task: Callable[[], bytes]) -> None:
-        """Forks and runs the function."""
+    def __init__(self, task: Callable[[], bytes], name: str) -> None:
+        """Forks and runs the function. `name` says what it does, for error messages."""
+        self._name = name
         self._response: bytes | None = None
         self._out, into = os.pipe()
         self._child = os.fork()
@@ -279,15 +280,18 @@ class ChildTask:
         if self._response is None:
             with open(self._out, "rb") as pipe:
                 self._response = pipe.read()
-            os.waitpid(self._child, 0)
+            _, status = os.waitpid(self._child, 0)
+            # A killed process may have written a part of its result.
+            if os.WIFSIGNALED(status):
+                self._response = f"-{self._name} failed: signal {os.WTERMSIG(status)} ended its process".encode()
         if not self._response.startswith(b"+"):
-            raise StartupError(self._response[1:].decode() or "the store could not be prepared")
+            raise StartupError(self._response[1:].decode() or f"{self._name} failed; the log has the details")
         return self._response[1:]
 
 
-def run_in_child(task: Callable[[], bytes]) -> bytes:
+def run_in_child(task: Callable[[], bytes], name: str) -> bytes:
     """Runs a function in a child process and returns its result. Raises StartupError on failure."""
-    return ChildTask(task).result()
+    return ChildTask(task, name).result()
 
 
 def _encode_result(task: Callable[[], bytes]) -> bytes:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import socket
 import subprocess
 import sys
@@ -14,7 +15,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.process import SchedPolicySwitcher, notify_service_manager, raise_open_file_limit
+from penstock.errors import StartupError
+from penstock.process import ChildTask, SchedPolicySwitcher, notify_service_manager, raise_open_file_limit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -98,3 +100,28 @@ def test_missing_service_manager_does_not_end_the_gateway(tmp_path: Path, caplog
     notify_service_manager(str(tmp_path / "nobody"))
     (message,) = caplog.messages
     assert "cannot be notified: No such file or directory" in message
+
+
+def kill_this_process() -> bytes:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return b""
+
+
+def raise_an_error() -> bytes:
+    raise ValueError
+
+
+@pytest.mark.parametrize(
+    ("task", "reason"),
+    [(kill_this_process, "signal 9 ended its process"), (raise_an_error, "the log has the details")],
+)
+def test_failed_child_names_its_task(task: Callable[[], bytes], reason: str) -> None:
+    child = ChildTask(task, "reading the price list")
+    # The second time, the process has been waited for.
+    for _ in range(2):
+        with pytest.raises(StartupError, match=rf"^reading the price list failed[:;] {reason}$"):
+            child.result()
+
+
+def test_child_returns_its_result() -> None:
+    assert ChildTask(lambda: b"a" * 100_000, "making a result").result() == b"a" * 100_000

@@ -151,6 +151,8 @@ def analytics(
     """Show figures of requests, over time or by group."""
     chosen = MEASURES.get(measure)
     zone: zoneinfo.ZoneInfo = options["time_zone"]
+    if rollup and (group or not chosen):
+        raise click.UsageError("--rollup is for graphs over time; leave it out with --by, cache and unpriced")
     if group:
         path, key = _find_group(measure, group)
         direction = "asc" if chosen and chosen.is_lowest_first else "desc"

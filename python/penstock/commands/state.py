@@ -30,7 +30,7 @@ EXPORT_HEADER = "# Credentials are masked. A mask keeps the stored credential; w
 @with_connection_options
 @click.option("-o", "--output", type=click.File("w"), default="-", help="File to write. [default: standard output]")
 def export(url: str, api_key: str, output: Any) -> None:  # noqa: ANN401 - click says no more
-    """Export the whole state as YAML; credentials stay masked."""
+    """Export the state as YAML, except guardrails; credentials stay masked."""
     from penstock.declarative import plan as state  # noqa: PLC0415 - loads slowly
     from penstock.declarative.document import count_masks  # noqa: PLC0415 - loads slowly
 

@@ -257,6 +257,9 @@ class UsageLedger:
             self._synced_until = now()
         async with self._database.read_connection() as connection:
             rows = [dict(row) for row in (await connection.execute(query)).mappings()]
+        # Usage that no request caused, such as that of a new key, is in no batch, but may reach a threshold.
+        if self._unmarked is not None:
+            self._unmarked |= {row["limit_id"] for row in rows if row["corrected_nanodollars"]}
         usages = [
             (
                 row["limit_id"],

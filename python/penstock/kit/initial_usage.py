@@ -27,7 +27,7 @@ Dollars = Annotated[int, Meta(ge=0, le=MAX_DOLLARS)] | Annotated[float, Meta(ge=
 InitialUsageField = Annotated[
     Dollars | None,
     Meta(
-        description="US dollars that count as used in the first period of `usage_limits`, such as the spending at another gateway; only with limits of cost"
+        description="US dollars, from 0 to 9 billion, that count as used in the first period of `usage_limits`, such as the spending at another gateway; only with limits of cost"
     ),
 ]
 

@@ -1,5 +1,5 @@
-"""Credentials of an organisation for guardrail partners, which are external services that run checks. Validates and
-stores them, and finds the guardrails that use them.
+"""Credentials of guardrail partners that an organisation holds: their validation, storage, and the guardrails that use
+them.
 """
 
 from __future__ import annotations
@@ -7,11 +7,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import select
+import msgspec
+from sqlalchemy import Text, cast, select
 
 from penstock import engine
 from penstock.errors import ConflictError, InvalidError, Problem, join_problems
-from penstock.kit.engine_validation import check_in_engine
+from penstock.kit.engine_validation import MAX_VALIDATION_SECONDS, check_in_engine
 from penstock.kit.resource import Resource
 from penstock.schemas import field_error
 from penstock.secrets import config_credentials, guardrail_credentials, partner_credentials
@@ -32,21 +33,20 @@ if TYPE_CHECKING:
 
     JsonObject = dict[str, Any]
 
-# Not published as a resource: they are published inside guardrails, so a change marks only the sections of guardrails.
+# Guardrails are published with them, so only the sections of guardrails change.
 PARTNER_CREDENTIALS = Resource("partner_credentials", table, unlisted=frozenset({"sealed"}))
-# Maximum number of guardrails that an error names.
+# Guardrails that an error names.
 MAX_NAMED_GUARDRAILS = 10
-# Path with which the engine reports a problem of credentials.
+# Where the engine reports a problem of credentials, and where the body of the request has them.
 ENGINE_PATH = re.compile(rf"^\$?\.?checks\[\d+\]\.{PARAMETERS}\.({CREDENTIALS}|{BASE_URL})(.*)$")
-# Names of these parameters in the body of a request.
 BODY_NAMES = {CREDENTIALS: CREDENTIALS, BASE_URL: "base_url"}
 
 
 async def load_shared(
     session: TenantSession, workspace_id: str | None, checks: Sequence[JsonObject]
 ) -> dict[str, JsonObject]:
-    """Returns the organisation's credentials that checks of a guardrail need, by partner. `workspace_id` is the
-    workspace of the guardrail; `None` if the organisation owns it.
+    """Returns the credentials that checks of a workspace's guardrail need, by partner. Without a workspace, the
+    guardrail is one of the organisation.
     """
     needed = partner_credentials.find_partners(checks)
     if not needed:
@@ -77,7 +77,7 @@ def reject_unknown_partner(partner: str) -> None:
 async def seal_credentials(
     session: TenantSession, row: Mapping[str, Any], credentials: JsonObject, base_url: str | None
 ) -> dict[str, Any]:
-    """Validates credentials, and returns the column values. Replaces masks by the stored credentials of `row`."""
+    """Validates credentials, and returns the column values. Masks stand for the stored credentials of `row`."""
     before = SplitDocument([], {})
     if row.get("sealed"):
         opened = config_credentials.decode_secrets(await session.open(row["sealed"], row["id"]))
@@ -91,7 +91,8 @@ async def seal_credentials(
     divided = guardrail_credentials.split_credentials(restored)
     return {
         "credentials": divided.masked[0][PARAMETERS][CREDENTIALS],
-        "base_url": base_url,
+        # Masked if it has a secret, which is then in `sealed`.
+        "base_url": divided.masked[0][PARAMETERS].get(BASE_URL),
         "sealed": await session.seal(config_credentials.encode_secrets(divided.secrets), row["id"]),
     }
 
@@ -113,10 +114,8 @@ async def _validate(partner: str, parameters: JsonObject) -> None:
     if not usable:
         options = dict.fromkeys(" and ".join(map(repr, names)) for names in required.values())
         problems.append(Problem(CREDENTIALS, f"lacks what the checks of {partner!r} need: {' or '.join(options)}"))
-    checks = [
-        {"id": check_id, PARAMETERS: partner_credentials.select_parameters(check_id, parameters)} for check_id in usable
-    ]
-    # Ignores problems of other parameters, which the guardrails themselves define.
+    checks = [partner_credentials.sample_check(check_id, parameters) for check_id in usable]
+    # Problems of other parameters are those of the guardrails.
     problems += [problem for problem in await _find_problems(checks) if ENGINE_PATH.match(problem.path)]
     if problems:
         raise _body_error(problems)
@@ -125,13 +124,16 @@ async def _validate(partner: str, parameters: JsonObject) -> None:
 async def _find_problems(checks: list[JsonObject]) -> list[Problem]:
     try:
         await check_in_engine("guardrail", {"checks": checks, "actions": {}})
+    except TimeoutError:
+        message = f"take longer than {MAX_VALIDATION_SECONDS} s to validate; try again"
+        return [Problem(f"checks[0].{PARAMETERS}.{CREDENTIALS}", message)]
     except engine.EngineError as error:
         return [Problem(problem["path"], problem["message"]) for problem in error.problems]
     return []
 
 
 def _body_error(problems: Sequence[Problem]) -> InvalidError:
-    """Returns an error with the paths of the request body instead of the engine's, and without repeated problems."""
+    """Returns the error with the paths of the request, each problem once."""
     located = [Problem(ENGINE_PATH.sub(_to_body_path, problem.path), problem.message) for problem in problems]
     unique = list(dict.fromkeys(located))
     return InvalidError(join_problems(unique), unique)
@@ -144,22 +146,31 @@ def _to_body_path(match: re.Match[str]) -> str:
 async def find_users(session: TenantSession, partner: str) -> list[Row]:
     """Returns the guardrails of the organisation and of its workspaces that use the credentials of a partner."""
     columns = (guardrails.c.id, guardrails.c.slug, guardrails.c.workspace_id, guardrails.c.checks)
-    rows = await session.organisation().fetch_rows(select(*columns).order_by(guardrails.c.slug), guardrails)
+    # A quick choice by the ids of the checks; their content is read below.
+    is_mentioned = cast(guardrails.c.checks, Text).contains(f'"{partner}.', autoescape=True)
+    query = select(*columns).where(is_mentioned).order_by(guardrails.c.slug)
+    rows = await session.organisation().fetch_rows(query, guardrails)
     return [row for row in rows if partner in partner_credentials.find_partners(row["checks"])]
 
 
 async def update_users(session: TenantSession, row: Row) -> None:
-    """Checks that changed credentials work with the guardrails that use them, and publishes these guardrails. `row` has
-    the new values.
+    """Checks that changed credentials suit the guardrails that use them, and publishes these guardrails. `row` has the
+    new values.
     """
     users = await find_users(session, row["slug"])
     lost = [user["slug"] for user in users if not may_use_secret(row, user["workspace_id"])]
     if lost:
         raise ConflictError(f"guardrails use these credentials and would lose access to them: {_name_some(lost)}")
     shared = {row["slug"]: partner_credentials.open_parameters(row, await session.open(row["sealed"], row["id"]))}
+    validated: set[bytes] = set()
     for user in users:
         checks = [check for check in user["checks"] if partner_credentials.find_partner(check) == row["slug"]]
-        if problems := await _find_problems(partner_credentials.fill_credentials(checks, shared)):
+        filled = partner_credentials.fill_credentials(checks, shared)
+        # Many guardrails have the same check, and this transaction blocks other changes of the organisation.
+        by_content = {msgspec.json.encode((check["id"], check[PARAMETERS]), order="sorted"): check for check in filled}
+        new = [check for content, check in by_content.items() if content not in validated]
+        validated |= by_content.keys()
+        if new and (problems := await _find_problems(new)):
             reasons = join_problems([Problem("", problem.message) for problem in problems])
             raise field_error(CREDENTIALS, f"do not suit the guardrail {user['slug']!r}, which uses them: {reasons}")
     if users:

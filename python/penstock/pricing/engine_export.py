@@ -130,7 +130,7 @@ def start_public_list() -> process.ChildTask:
     """Starts a child process that reads the public price list. Its objects need thirty times the memory of the result,
     which is freed afterwards.
     """
-    return process.ChildTask(_build_public_list)
+    return process.ChildTask(_build_public_list, "reading the price list")
 
 
 @functools.cache

@@ -117,8 +117,8 @@ async def create_credentials(session: TenantSession, data: CreatePartnerCredenti
 
 
 async def update_credentials(session: TenantSession, row: Row, data: UpdatePartnerCredentials) -> EmptyResponse:
-    """Updates the credentials of a partner; requests use them within a second. Rejects a change that a guardrail that
-    uses them would not survive.
+    """Updates the credentials of a partner; requests use them within a second. Returns 400 or 409 if a guardrail that
+    uses them would no longer work.
     """
     sent = sent_fields(data)
     values = await workspace_access.resolve_access(session, data, row["allowed_workspaces"])

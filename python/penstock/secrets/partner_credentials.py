@@ -1,5 +1,5 @@
-"""Credentials of an organisation for guardrail partners. Checks without their own credentials get these when they are
-published or run in a trial.
+"""Credentials of guardrail partners that an organisation holds. Checks that have none of their own get these when they
+are published or tried.
 """
 
 from __future__ import annotations
@@ -16,33 +16,30 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     JsonObject = dict[str, Any]
-    # The parameters `credentials` and `baseURL` that an organisation stores, by partner.
+    # The parameters `credentials` and `baseURL` that an organisation holds, by partner.
     SharedCredentials = Mapping[str, JsonObject]
 
 CREDENTIALS, BASE_URL = "credentials", "baseURL"
 
 
 @cache
-def _credential_schemas() -> dict[str, JsonObject]:
-    """Returns the JSON Schema of the credentials of each check that takes credentials, by id. Computed on first use,
-    because plug-ins are not loaded at import.
-    """
-    checks = [check for check in engine.guardrail_checks() if CREDENTIALS in check["secrets"]]
-    return {check["id"]: check[PARAMETERS]["properties"][CREDENTIALS] for check in checks}
+def _parameter_schemas() -> dict[str, JsonObject]:
+    """Returns the JSON Schema of the parameters of each check that takes credentials. Plug-ins may not be loaded yet."""
+    return {check["id"]: check[PARAMETERS] for check in engine.guardrail_checks() if CREDENTIALS in check["secrets"]}
 
 
 @cache
 def checks_by_partner() -> dict[str, list[str]]:
     """Returns the ids of the checks that take credentials, by partner: the part of the id before its dot."""
     partners: dict[str, list[str]] = {}
-    for check_id in _credential_schemas():
+    for check_id in _parameter_schemas():
         partners.setdefault(check_id.partition(".")[0], []).append(check_id)
     return partners
 
 
 def credential_names(check_id: str) -> dict[str, bool]:
-    """Returns the names of a check's credentials. The value is true if the credential is required."""
-    schema = _credential_schemas()[check_id]
+    """Returns the names of a check's credentials, each with true if it is required."""
+    schema: JsonObject = _parameter_schemas()[check_id]["properties"][CREDENTIALS]
     required: list[str] = schema.get("required", [])
     return {name: name in required for name in schema["properties"]}
 
@@ -81,6 +78,23 @@ def select_parameters(check_id: str, parameters: JsonObject) -> JsonObject:
     return {**parameters, CREDENTIALS: own}
 
 
+def sample_check(check_id: str, parameters: JsonObject) -> JsonObject:
+    """Returns a check with these credentials. Its other required parameters have sample values, because the engine checks
+    hosts and header fields only if no parameter is missing.
+    """
+    schema = _parameter_schemas()[check_id]
+    samples = {
+        name: _sample_value(schema["properties"][name]) for name in schema.get("required", []) if name != CREDENTIALS
+    }
+    return {"id": check_id, PARAMETERS: {**samples, **select_parameters(check_id, parameters)}}
+
+
+def _sample_value(schema: JsonObject) -> Any:  # noqa: ANN401 - JSON
+    if "enum" in schema:
+        return schema["enum"][0]
+    return [_sample_value(schema["items"])] if schema.get("type") == "array" else "1"
+
+
 def explain_missing(checks: Sequence[JsonObject], shared: SharedCredentials) -> dict[str, str]:
     """Returns why checks have no credentials, by the path of the parameter."""
     reasons: dict[str, str] = {}
@@ -96,9 +110,7 @@ def explain_missing(checks: Sequence[JsonObject], shared: SharedCredentials) -> 
 
 
 def to_check(row: Mapping[str, Any]) -> JsonObject:
-    """Returns stored credentials as a check of the partner, so that they are masked and bound like the credentials of a
-    check.
-    """
+    """Returns stored credentials as a check of the partner, so that they are masked and bound like those of one."""
     base = {BASE_URL: row["base_url"]} if row["base_url"] else {}
     return {"id": checks_by_partner()[row["slug"]][0], PARAMETERS: {CREDENTIALS: row["credentials"], **base}}
 

@@ -44,11 +44,11 @@ class GuardrailTable(CheckedTable):
     ) -> dict[str, SectionRows]:
         query = self._rows(connection.dialect.name == "postgresql").add_columns(self._digits.label("digits"))
         rows = (await connection.execute(query.where(*conditions).order_by(guardrails.c.id))).mappings().all()
-        partner_rows = await _read_partner_rows(connection, rows)
+        partners = _PartnerCredentials(self._vault, connection, await _read_partner_rows(connection, rows))
         sections: dict[str, list[bytes]] = {}
         for row in rows:
             try:
-                encoded = msgspec.json.encode(await self._to_engine_row(connection, row, partner_rows))
+                encoded = msgspec.json.encode(await self._to_engine_row(connection, row, partners))
             except DecryptionError as error:
                 # A single invalid row must not prevent publishing, so it is skipped.
                 log.warning(ROW_SKIPPED, "guardrail", row["slug"], error)
@@ -57,19 +57,13 @@ class GuardrailTable(CheckedTable):
         return {digits: (b",".join(rows), len(rows), None) for digits, rows in sections.items()}
 
     async def _to_engine_row(
-        self, connection: AsyncConnection, row: RowMapping, partner_rows: Mapping[tuple[str, str], Mapping[str, Any]]
+        self, connection: AsyncConnection, row: RowMapping, partners: _PartnerCredentials
     ) -> dict[str, Any]:
         checks = row["checks"]
         if row["sealed"]:
             secrets = config_credentials.decode_secrets(await self._vault.open(connection, row["sealed"], row["id"]))
             checks = config_credentials.join_credentials(config_credentials.SplitDocument(checks, secrets))
-        shared: dict[str, Any] = {}
-        for partner in partner_credentials.find_partners(checks):
-            own = partner_rows.get((row["organisation_id"], partner))
-            if own is not None and may_use_secret(own, row["workspace_id"]):
-                opened = await self._vault.open(connection, own["sealed"], own["id"])
-                shared[partner] = partner_credentials.open_parameters(own, opened)
-        checks = partner_credentials.fill_credentials(checks, shared)
+        checks = partner_credentials.fill_credentials(checks, await partners.open_shared(row, checks))
         return {
             "id": row["id"],
             "slug": row["slug"],
@@ -78,6 +72,29 @@ class GuardrailTable(CheckedTable):
             "version": row["version_id"],
             **to_engine_document(checks, row["actions"]),
         }
+
+
+class _PartnerCredentials:
+    """Credentials of partners during one reading of sections. Each is decrypted once, for all guardrails that use it."""
+
+    def __init__(
+        self, vault: Vault, connection: AsyncConnection, rows: Mapping[tuple[str, str], Mapping[str, Any]]
+    ) -> None:
+        self._vault, self._connection, self._rows = vault, connection, rows
+        self._opened: dict[str, dict[str, Any]] = {}
+
+    async def open_shared(self, guardrail: RowMapping, checks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Returns the credentials that the checks of a guardrail need and may use, by partner."""
+        shared: dict[str, Any] = {}
+        for partner in partner_credentials.find_partners(checks):
+            row = self._rows.get((guardrail["organisation_id"], partner))
+            if row is None or not may_use_secret(row, guardrail["workspace_id"]):
+                continue
+            if row["id"] not in self._opened:
+                opened = await self._vault.open(self._connection, row["sealed"], row["id"])
+                self._opened[row["id"]] = partner_credentials.open_parameters(row, opened)
+            shared[partner] = self._opened[row["id"]]
+        return shared
 
 
 async def _read_partner_rows(

@@ -153,3 +153,10 @@ def test_wrong_options_are_reported(api: PretendedApi, words: tuple[str, ...]):
     done = api.run("analytics", *words)
     assert done.exit_code == 2
     assert "Error: Invalid value" in done.stderr
+
+
+@pytest.mark.parametrize("words", [("cost", "--by", "model"), ("cache",), ("unpriced",)])
+def test_rollup_is_for_graphs_over_time(api: PretendedApi, words: tuple[str, ...]):
+    done = api.run("analytics", *words, "--rollup", "1h")
+    assert done.exit_code == 2
+    assert "--rollup is for graphs over time" in done.stderr

@@ -173,6 +173,27 @@ def test_groups_that_cannot_be_marked_are_tried_again(
     asyncio.run(run())
 
 
+def test_budget_that_is_spent_from_the_beginning_is_exhausted(bootstrapped_url: Secret, tmp_path: Path):
+    async def run() -> None:
+        async with management_client(bootstrapped_url) as api:
+            services: Services = api.app.state["services"]
+            ledger = UsageLedger(Settings(records=Records(path=str(tmp_path / "records.jsonl"))), services)
+            await ledger.mark_groups()
+            workspace = (await api.create_workspace())["id"]
+            spent = {"usage_limits": {"credit_limit": 50}, "initial_usage": 60}
+            body = {"name": "app", "workspace_id": workspace, "scopes": ["completions.write"], **spent}
+            await api.request_ok("POST", "api-keys/workspace/service", body)
+            # Workers reject every request of the key, so no record causes the alert.
+            await ledger._sync_counters()
+            await ledger.mark_groups()
+            async with services.database.read_connection() as connection:
+                assert await connection.scalar(select(limit_usage.c.status)) == "exhausted"
+                actions = (await connection.execute(select(audit_log.c.action))).scalars().all()
+            assert len([action for action in actions if "exhaust" in action]) == 1, actions
+
+    asyncio.run(run())
+
+
 def test_webhook_is_tried_again_and_given_up_at_last(bootstrapped_url: Secret, receiver: Receiver, caplog: Any):
     async def run() -> None:
         async with management_client(bootstrapped_url) as api:

@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import select
 
+from penstock import engine
 from penstock.ids import mask_secret
+from penstock.kit import engine_validation
+from penstock.kit import partner_credentials as kit
+from penstock.secrets.partner_credentials import checks_by_partner
+from penstock.secrets.vault import Vault
 from penstock.store.guardrail_tables import partner_credentials as table
 from tests.unit.resources.management_api import ManagementClient, run_scenario
 from tests.unit.resources.test_guardrails import SCOPES, published
@@ -73,6 +78,8 @@ def test_credentials_are_masked_and_stored_encrypted(bootstrapped_url: Secret):
         ({**LAKERA, "base_url": "ftp://lakera.example"}, "base_url"),
         ({**LAKERA, "allowed_workspaces": ["nobody"]}, "allowed_workspaces[0]"),
         ({"partner": "azure", "credentials": {"pii": {"resourceName": "r"}}}, "credentials.pii.apiKey"),
+        # Its check needs another parameter, too.
+        ({"partner": "mistral", "credentials": {"apiKey": "a\r\nb: c"}}, "credentials.apiKey"),
     ],
 )
 def test_mistakes_are_reported_with_their_paths(bootstrapped_url: Secret, body: dict[str, Any], path: str):
@@ -82,6 +89,77 @@ def test_mistakes_are_reported_with_their_paths(bootstrapped_url: Secret, body: 
         expected = 404 if "allowed_workspaces" in body else 400
         assert (status, response["data"]["errors"][0]["path"]) == (expected, path), response
         assert KEY not in str(response)
+
+    run_scenario(bootstrapped_url, scenario)
+
+
+def sample_credentials(schema: dict[str, Any], root: dict[str, Any]) -> Any:
+    """Returns the required fields of credentials, with values that their JSON Schema allows."""
+    if "$ref" in schema:
+        schema = root["$defs"][schema["$ref"].rpartition("/")[2]]
+    if "properties" in schema:
+        return {name: sample_credentials(schema["properties"][name], root) for name in schema.get("required", [])}
+    return "https://partner.example" if "http" in schema.get("pattern", "") else "1"
+
+
+def test_hosts_of_every_partner_are_validated(bootstrapped_url: Secret):
+    catalogue = {check["id"]: check["parameters"] for check in engine.guardrail_checks()}
+
+    async def scenario(api: ManagementClient) -> None:
+        for partner, (check_id, *_) in checks_by_partner().items():
+            root = catalogue[check_id]
+            body = {"partner": partner, "credentials": sample_credentials(root["properties"]["credentials"], root)}
+            for address in ("https://user:a-password@proxy.example", "https://proxy.example/x?code=a-password"):
+                status, response, _ = await api("POST", PATH, {**body, "base_url": address})
+                assert status == 400, (partner, response)
+                assert [problem["path"] for problem in response["data"]["errors"]] == ["base_url"], (partner, response)
+                assert "a-password" not in str(response)
+            await api.request_ok("POST", PATH, {**body, "base_url": "https://proxy.example"})
+        audited = await api.request_ok("GET", "audit-logs")
+        assert "a-password" not in str(audited)
+
+    run_scenario(bootstrapped_url, scenario)
+
+
+def test_equal_checks_are_validated_and_decrypted_once(bootstrapped_url: Secret, monkeypatch: pytest.MonkeyPatch):
+    validated: list[Any] = []
+    decrypted: list[str] = []
+    open_in_vault = Vault.open
+
+    async def check_in_engine(kind: str, document: dict[str, Any]) -> None:
+        validated.append(document["checks"])
+        await engine_validation.check_in_engine(kind, document)
+
+    async def open_counted(self: Vault, connection: Any, sealed: str, owner: str) -> str:
+        decrypted.append(owner)
+        return await open_in_vault(self, connection, sealed, owner)
+
+    async def scenario(api: ManagementClient) -> None:
+        workspace = await api.create_workspace()
+        created = await api.request_ok("POST", PATH, LAKERA)
+        other = {"id": "lakera.guard", "parameters": {"timeout": 9}}
+        for checks in ([CHECK], [CHECK, CHECK], [CHECK, other], [{"id": "default.wordCount"}]):
+            body = {"name": "g", "checks": checks, "workspace_id": workspace["id"]}
+            await api.request_ok("POST", "guardrails", body)
+        monkeypatch.setattr(kit, "check_in_engine", check_in_engine)
+        await api.request_ok("PUT", f"{PATH}/lakera", {"credentials": {"apiKey": OTHER_KEY}})
+        # The credentials alone, and the two checks of the guardrails, whose order is random.
+        assert (len(validated[0]), sum(map(len, validated))) == (1, 3)
+        monkeypatch.setattr(Vault, "open", open_counted)
+        assert len([row for row in (await published(api)).values() if OTHER_KEY in str(row)]) == 3
+        assert decrypted == [created["id"]]
+
+    run_scenario(bootstrapped_url, scenario)
+
+
+def test_slow_validation_is_reported(bootstrapped_url: Secret, monkeypatch: pytest.MonkeyPatch):
+    async def check_in_engine(*_: object) -> None:
+        raise TimeoutError
+
+    monkeypatch.setattr(kit, "check_in_engine", check_in_engine)
+
+    async def scenario(api: ManagementClient) -> None:
+        await api.expect_error(400, "credentials take longer than 10 s", "POST", PATH, LAKERA)
 
     run_scenario(bootstrapped_url, scenario)
 

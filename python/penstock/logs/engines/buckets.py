@@ -118,7 +118,7 @@ def _choose_width(length_ms: int, rollup: Rollup | None) -> int:
     if length_ms > width * MAX_CHOSEN_BUCKETS:
         allowed = next((name for name, other in WIDTHS_MS.items() if length_ms <= other * MAX_CHOSEN_BUCKETS), "1w")
         message = (
-            f"rollup is {rollup!r}, which divides this range into {length_ms // width:,} buckets; "
+            f"rollup is {rollup!r}, which divides this range into {-(-length_ms // width):,} buckets; "
             f"at most {MAX_CHOSEN_BUCKETS:,} are allowed: use {allowed!r}, or a shorter range"
         )
         raise LogFilterError(message)

@@ -53,6 +53,9 @@ def test_width_can_be_chosen(rollup: Rollup, end: str, count: int):
 def test_rejects_a_width_that_is_too_narrow_for_the_range():
     with pytest.raises(LogFilterError, match=r"into 10,080 buckets; at most 1,500 are allowed: use '15m'"):
         choose("2026-11-02T00:00:00Z", "2026-11-09T00:00:00Z", rollup="1m")
+    # The last bucket is not complete.
+    with pytest.raises(LogFilterError, match="into 1,501 buckets; at most 1,500 are allowed"):
+        choose("2026-11-02T00:00:00Z", "2026-11-03T01:00:30Z", rollup="1m")
 
 
 def test_days_follow_the_clock_changes_of_a_zone():
