@@ -5,7 +5,7 @@ import { test } from "node:test";
 
 import { callApi, expectCount, openSignedIn, openTab, sendChat, settle, until } from "./console-kit.mjs";
 
-const { ADMIN_KEY, GATEWAY, PARTIAL, WORKSPACE } = process.env;
+const { ADMIN_KEY, GATEWAY, MEMBER_EMAIL, MEMBER_PASSWORD, PARTIAL, WORKSPACE } = process.env;
 
 /** Holds requests back whose method and address match. Returns those that wait, as functions that let them go. */
 async function holdBack(page, method, pattern) {
@@ -82,6 +82,31 @@ test("keeps what is typed while the form is being saved", async () => {
   assert.equal((await callApi("GET", `/v1/prompts/partials/${PARTIAL}`)).name, "House style 2");
   assert.deepEqual(faults, []);
   await context.close();
+});
+
+test("repeats no request of a user for another one who signs in over the page", async () => {
+  const config = await callApi("POST", "/v1/configs", { name: "of the first user", config: { provider: "mock" }, workspace_id: WORKSPACE });
+  const { page, context } = await openSignedIn(`configs/${config.id}`);
+  await page.getByLabel("Name").fill("named by the first user");
+  await settle(page);
+  await context.clearCookies();
+  // A request of the page itself may open the sign-in first, which keeps a real click from the button.
+  await page.getByRole("button", { name: "Save", exact: true }).evaluate((button) => button.click());
+  const dialog = page.getByRole("dialog", { name: "Sign in again" });
+  await dialog.getByRole("button", { name: "Password" }).click();
+  await dialog.locator("input[name=email]").fill(MEMBER_EMAIL);
+  await dialog.locator("input[name=password]").fill(MEMBER_PASSWORD);
+  const changes = [];
+  page.on("request", (request) => {
+    if (request.method() === "PUT") changes.push(request.url());
+  });
+  await dialog.getByRole("button", { name: "Sign in" }).click();
+  await page.getByText("Mia Member").waitFor();
+  await settle(page);
+  assert.deepEqual(changes, []);
+  assert.equal((await callApi("GET", `/v1/configs/${config.id}`)).name, "of the first user");
+  await context.close();
+  await callApi("DELETE", `/v1/configs/${config.slug}`);
 });
 
 test("signs in over any form whose session has ended, and repeats its request", async () => {
