@@ -49,11 +49,6 @@ export function ifMatch(etag: string): { "if-match"?: string } {
   return etag ? { "if-match": etag } : {};
 }
 
-/** Header that prevents a repeated request from creating twice. */
-export function once(): { "idempotency-key": string } {
-  return { "idempotency-key": randomId() };
-}
-
 /** Returns a random id. `crypto.randomUUID` exists only on pages with TLS. */
 export function randomId(): string {
   return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");

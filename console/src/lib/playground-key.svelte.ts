@@ -1,6 +1,6 @@
 // API key for requests that the console sends to models. It stays in the memory of this page, and a key that the
 // console makes ends after an hour.
-import { api, get, once } from "./api";
+import { api, get, randomId } from "./api";
 import { session } from "./session.svelte";
 
 const LIFETIME_MS = 3_600_000;
@@ -20,7 +20,7 @@ class PlaygroundKey {
     const isForUser = !session.canIn(workspace, "workspace_service_api_keys.create");
     const created = await get(
       api.POST("/v1/api-keys/{kind}/{sub_kind}", {
-        params: { path: { kind: "workspace", sub_kind: isForUser ? "user" : "service" }, header: once() as never },
+        params: { path: { kind: "workspace", sub_kind: isForUser ? "user" : "service" }, header: { "idempotency-key": randomId() } as never },
         body: {
           name: "playground",
           description: "Made by the console; ends after an hour.",

@@ -1,11 +1,18 @@
 // A request that a form or a button sends: whether it is on its way, and why it failed. Slow networks make people click
-// twice; a second submission while the first one is on its way is ignored.
+// twice; a second submission while the first one is on its way is ignored, and one after it creates nothing twice.
 import { messageOf } from "./errors";
+import { IdempotencyKeys } from "./idempotency";
 import { toasts } from "./toasts.svelte";
 
 export class Submission {
   error = $state.raw<unknown>(null);
   isBusy = $state(false);
+  #keys = new IdempotencyKeys();
+
+  /** Returns the header with which a request creates once, however often it is submitted until it succeeds. */
+  once(sent: unknown): { "idempotency-key": string } {
+    return this.#keys.header(sent);
+  }
 
   /** Runs an action unless one is running; returns true if it succeeded. */
   async run(action: () => Promise<unknown>): Promise<boolean> {
@@ -13,6 +20,7 @@ export class Submission {
     this.isBusy = true;
     try {
       await action();
+      this.#keys.clear();
       this.error = null;
       return true;
     } catch (error) {
