@@ -59,6 +59,12 @@ export class Draft<T extends object> {
     else if (Object.keys(changedFields(this.#base, loaded.data)).length === 0) this.#etag = loaded.etag;
   }
 
+  /** Takes fields as saved, for a source that saves in several requests of which a later one may fail. */
+  markSaved(saved: Partial<T>, etag: string): void {
+    if (this.#base) this.#base = { ...this.#base, ...saved };
+    this.#etag = etag;
+  }
+
   /** Returns true if there are no changes, or the user gives them up. */
   mayClose = async (): Promise<boolean> => !this.isDirty || dialogs.ask({ title: "Leave without saving?", text: UNSAVED, confirm: "Leave", isDangerous: true });
 

@@ -144,14 +144,23 @@ export function sentSettings(before: OrganisationFields, changed: Partial<Organi
   };
 }
 
-/** Saves the changed fields: settings, then default guardrails. Both are one object, so the second needs the new state. */
-export async function saveOrganisation(before: OrganisationFields, changed: Partial<OrganisationFields>, etag: string): Promise<void> {
-  const settings = sentSettings(before, changed);
+type Stored = (fields: Partial<OrganisationFields>, etag: string) => void;
+
+/**
+ * Saves the changed fields: settings, then default guardrails. Both are one object, so the second needs the new state.
+ * Calls `onstored` after the first, because the second may fail.
+ */
+export async function saveOrganisation(before: OrganisationFields, changed: Partial<OrganisationFields>, etag: string, onstored: Stored): Promise<void> {
+  const { inputGuardrails, outputGuardrails, ...others } = changed;
+  const settings = sentSettings(before, others);
   const defaults = {
-    ...(changed.inputGuardrails ? { input_guardrails: changed.inputGuardrails } : {}),
-    ...(changed.outputGuardrails ? { output_guardrails: changed.outputGuardrails } : {}),
+    ...(inputGuardrails ? { input_guardrails: inputGuardrails } : {}),
+    ...(outputGuardrails ? { output_guardrails: outputGuardrails } : {}),
   };
   let state = etag;
-  if (Object.keys(settings).length) state = (await load(api.PUT("/v1/admin/organisation/settings", { params: { header: ifMatch(state) }, body: settings }))).etag;
+  if (Object.keys(settings).length) {
+    state = (await load(api.PUT("/v1/admin/organisation/settings", { params: { header: ifMatch(state) }, body: settings }))).etag;
+    onstored(others, state);
+  }
   if (Object.keys(defaults).length) await get(api.PUT("/v1/admin/organisation/defaults", { params: { header: ifMatch(state) }, body: defaults }));
 }

@@ -190,6 +190,27 @@ test("changes settings of the organisation, and only those", async () => {
   await context.close();
 });
 
+test("saves only the default guardrails again if nothing else was rejected", async () => {
+  const { page, context } = await openSignedIn();
+  const guardrail = { id: "0199aaaa-0000-7000-8000-000000000017", name: "for everybody", status: "active", workspace_id: null };
+  await page.route(/\/v1\/guardrails\?.*organisation_id=/, (route) => route.fulfill({ json: { data: [guardrail], total: 1 } }));
+  const outcomes = [{ status: 409, json: { data: { message: "the guardrail was archived" } } }, { status: 200, json: {} }];
+  await page.route(/\/v1\/admin\/organisation\/defaults$/, (route) => (route.request().method() === "PUT" ? route.fulfill(outcomes.shift()) : route.fallback()));
+  await openPage(page, "organisation");
+  const sent = await recordBodies(page);
+  await page.getByLabel("A session lasts (hours)").fill("6");
+  await page.getByRole("group", { name: "Check each request" }).getByLabel("for everybody").check();
+  await page.getByRole("button", { name: "Save", exact: true }).click();
+  await page.getByText("the guardrail was archived").waitFor();
+  await save(page);
+  const puts = sent.filter((one) => one.method === "PUT");
+  const defaults = { input_guardrails: [guardrail.id] };
+  assert.deepEqual(puts.map((one) => JSON.parse(one.body)), [{ session_settings: { max_session_ttl: 21_600 } }, defaults, defaults]);
+  assert.equal(puts[2].ifMatch, puts[1].ifMatch);
+  await context.close();
+  await callApi("PUT", "/v1/admin/organisation/settings", { session_settings: null });
+});
+
 test("chooses the time step of analytics, and keeps it in the address", async () => {
   const { page, context, faults } = await openSignedIn("analytics?range=24h");
   const step = page.getByLabel("Time step");
