@@ -124,6 +124,29 @@ test("makes a secret reference, names it in an integration, and keeps its stored
   await context.close();
 });
 
+test("holds the credentials of a guardrail partner, and keeps them until they are replaced", async () => {
+  const { page, context, faults } = await openSignedIn("guardrails/partners?new=1");
+  const dialog = page.getByRole("dialog", { name: "Add partner credentials" });
+  await dialog.getByLabel(/^Partner/).selectOption("azure");
+  await dialog.getByText("An object with resourceName, apiKey, customHost.").first().waitFor();
+  await dialog.getByLabel(/^Partner/).selectOption("lakera");
+  await dialog.getByLabel("Api key", { exact: true }).fill("a-key-of-the-partner-98765");
+  await dialog.getByRole("button", { name: "Add", exact: true }).click();
+  await page.getByRole("link", { name: "lakera", exact: true }).click();
+  const sheet = page.getByRole("dialog", { name: "Credentials of lakera" });
+  await sheet.getByRole("button", { name: "Replace" }).click();
+  const sent = await recordBodies(page);
+  await sheet.getByLabel("Api key", { exact: true }).fill("another-key-of-the-partner-43210");
+  await save(page);
+  assert.deepEqual(takeChanges(sent), [{ credentials: { apiKey: "another-key-of-the-partner-43210" } }]);
+  assert.ok(!(await page.content()).includes("of-the-partner"));
+  await sheet.getByRole("button", { name: "Delete", exact: true }).click();
+  await confirmDeletion(page);
+  await page.getByText("No partner credentials yet").waitFor();
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
 test("changes the models and the workspaces of an integration", async () => {
   const { slug } = await callApi("POST", "/v1/integrations", { name: "With models", ai_provider_id: "openai", key: "sk-0123456789" });
   const { page, context, faults } = await openSignedIn(`providers/integrations/${slug}?tab=models&model=gpt-4o-mini`);
