@@ -8,7 +8,7 @@ import { csrfHeaders, waitForSignIn } from "./session.svelte";
 
 export type Schema = components["schemas"];
 
-/** Sends a request with the session's token. If the session has expired, waits for a sign-in and sends it again. */
+/** Sends a request with the session's token. After an expired session it waits for a sign-in and repeats the request. */
 export async function send(request: Request): Promise<Response> {
   const copy = request.clone();
   for (const [name, value] of Object.entries(csrfHeaders())) request.headers.set(name, value);
@@ -22,7 +22,7 @@ export const api = createClient<paths>({ baseUrl: gatewayUrl.href, fetch: send }
 
 export interface Loaded<T> {
   data: T;
-  /** Entity tag of the object, which a change sends back as If-Match. */
+  /** State of the object, for If-Match. */
   etag: string;
 }
 
@@ -44,14 +44,9 @@ export async function get<T>(answer: Promise<Answer<T>>): Promise<T> {
   return (await load(answer)).data;
 }
 
-/** Headers of a change that must not overwrite changes by other users. */
+/** Headers of a change that must not overwrite changes of others. */
 export function ifMatch(etag: string): { "if-match"?: string } {
   return etag ? { "if-match": etag } : {};
-}
-
-/** Header that prevents a repeated request from creating the object twice. */
-export function once(): { "idempotency-key": string } {
-  return { "idempotency-key": randomId() };
 }
 
 /** Returns a random id. `crypto.randomUUID` exists only on pages with TLS. */

@@ -1,4 +1,4 @@
-// Edits of one object in a form. Saves only the fields that changed, and never overwrites changes by other users.
+// Edits of one object. Saves only the fields that changed, and never overwrites changes of others.
 import { changedFields, type Loaded } from "./api";
 import { dialogs } from "./dialogs.svelte";
 import { ApiError } from "./errors";
@@ -18,7 +18,7 @@ export class Draft<T extends object> {
   value = $state<T | null>(null);
   error = $state.raw<unknown>(null);
   isSaving = $state(false);
-  /** State that another user saved since this form was loaded; null without a conflict. */
+  /** What others saved meanwhile. */
   theirs = $state.raw<Loaded<T> | null>(null);
   #base = $state.raw<T | null>(null);
   #etag = "";
@@ -50,16 +50,22 @@ export class Draft<T extends object> {
     }
   }
 
-  /** Loads the object again after another form has changed other fields of it. Edits stay. */
+  /** Takes the new state of the object after a change of fields that this form does not have; edits stay. */
   async renew(): Promise<void> {
     const loaded = await this.#source.load().catch(() => null);
     if (!loaded || !this.#base) return;
     if (!this.isDirty) this.#accept(loaded);
-    // If fields of this form changed too, the old entity tag stays, so that the next save detects the conflict.
+    // Otherwise others changed the same fields, which the next attempt to save finds.
     else if (Object.keys(changedFields(this.#base, loaded.data)).length === 0) this.#etag = loaded.etag;
   }
 
-  /** Returns true if there are no changes, or if the user confirms that they are lost. */
+  /** Takes fields as saved, for a source that saves in several requests of which a later one may fail. */
+  markSaved(saved: Partial<T>, etag: string): void {
+    if (this.#base) this.#base = { ...this.#base, ...saved };
+    this.#etag = etag;
+  }
+
+  /** Returns true if there are no changes, or the user gives them up. */
   mayClose = async (): Promise<boolean> => !this.isDirty || dialogs.ask({ title: "Leave without saving?", text: UNSAVED, confirm: "Leave", isDangerous: true });
 
   reset(): void {
@@ -75,7 +81,7 @@ export class Draft<T extends object> {
     try {
       await this.#source.save(this.changed, this.#etag);
       const saved = await this.#source.load();
-      // Edits that were made during the request are not saved yet.
+      // What was typed while the request was on its way is not saved yet.
       const later = changedFields(sent, $state.snapshot(this.value) as T);
       this.#accept(saved);
       Object.assign(this.value as T, later);
@@ -98,7 +104,7 @@ export class Draft<T extends object> {
     }
   }
 
-  /** Applies the edits of this form to the state that another user saved, and saves the result. */
+  /** Puts the own changes on top of what others saved, and saves them. */
   async keepMine(): Promise<boolean> {
     const theirs = this.theirs;
     if (!theirs || !this.value) return false;
@@ -108,7 +114,7 @@ export class Draft<T extends object> {
     return this.isDirty ? this.save() : true;
   }
 
-  /** Discards the edits of this form and shows the state that another user saved. */
+  /** Gives up the own changes. */
   takeTheirs(): void {
     if (this.theirs) this.#accept(this.theirs);
   }

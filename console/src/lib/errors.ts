@@ -11,6 +11,7 @@ export class ApiError extends Error {
     message: string,
     readonly problems: Problem[] = [],
     readonly requestId = "",
+    readonly code = "",
   ) {
     super(message);
     this.name = "ApiError";
@@ -18,15 +19,16 @@ export class ApiError extends Error {
 }
 
 interface Envelope {
-  data?: { message?: string; errors?: Problem[] };
-  error?: { message?: string };
+  data?: { message?: string; errors?: Problem[]; errorCode?: string };
+  error?: { message?: string; code?: unknown };
 }
 
 /** Returns the error that a response describes. */
 export function parseError(status: number, body: unknown, requestId = ""): ApiError {
   const envelope = (typeof body === "object" && body !== null ? body : {}) as Envelope;
   const message = envelope.data?.message ?? envelope.error?.message ?? `the gateway answered with status ${status}`;
-  return new ApiError(status, message, envelope.data?.errors ?? [], requestId);
+  const code = envelope.data?.errorCode ?? envelope.error?.code ?? "";
+  return new ApiError(status, message, envelope.data?.errors ?? [], requestId, String(code));
 }
 
 /** Returns the message of any error. */

@@ -6,6 +6,8 @@ import { playgroundKey } from "./playground-key.svelte";
 
 /** Delays between attempts with a new key, which works once the workers have the next snapshot. */
 const NEW_KEY_DELAYS_MS = [100, 300, 600, 1500, 3000];
+/** Codes of the gateway for a key that it does not know: of model routes and of management routes. Providers have others. */
+const UNKNOWN_KEY_CODES = ["03", "AB05"];
 
 /** Sends a request; raises ApiError if the gateway rejects it. */
 export async function sendWithKey(path: string, init: RequestInit = {}): Promise<Response> {
@@ -13,8 +15,10 @@ export async function sendWithKey(path: string, init: RequestInit = {}): Promise
     // Omits the cookie of the console, so that only the API key authenticates the request.
     const response = await activity.track(fetch(apiUrl(path), { ...init, credentials: "omit", headers: { ...(init.headers as Record<string, string>), "x-gateway-api-key": playgroundKey.text } }));
     if (response.ok) return response;
+    const error = parseError(response.status, await response.json().catch(() => null));
     const delay = NEW_KEY_DELAYS_MS[attempt];
-    if (response.status !== 401 || !playgroundKey.workspace || delay === undefined) throw parseError(response.status, await response.json().catch(() => null));
+    const isKeyUnknown = error.status === 401 && UNKNOWN_KEY_CODES.includes(error.code);
+    if (!isKeyUnknown || !playgroundKey.workspace || delay === undefined) throw error;
     await new Promise((resolve) => setTimeout(resolve, delay));
   }
 }

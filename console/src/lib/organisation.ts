@@ -1,4 +1,4 @@
-// Settings of the organisation: conversion to form fields, and requests that save changed fields.
+// Settings of the organisation as a form shows them, and what of them a request changes.
 import { api, get, ifMatch, load, type Loaded, type Schema } from "./api";
 
 const SECONDS_OF_HOUR = 3600;
@@ -12,16 +12,16 @@ export interface OrganisationFields {
   makesKeys: boolean;
   makesKeysInDefault: boolean;
   blocksInlineConfigs: boolean;
-  /** Permission flags of roles by name. Each allows a role to see or change something. */
+  /** Flags for what roles may see and change, by name. */
   flags: Record<string, boolean>;
-  /** Who decides about the flags of each section; empty for the default. */
+  /** Who decides about the flags of a section. */
   sections: Record<string, Choice>;
   deniedFields: string[];
   inputGuardrails: string[];
   outputGuardrails: string[];
 }
 
-/** Title and section of each subject. A subject is the end of the names of flags, such as `Logs`. */
+/** Sections of flags, by the subjects in the names of the flags. */
 const SUBJECTS: Record<string, { title: string; section: string }> = {
   Logs: { title: "Bodies of logs", section: "logs" },
   LogMetadata: { title: "List of logs", section: "logs" },
@@ -51,7 +51,7 @@ export const SECTIONS: Record<string, string> = {
   mcp: "MCP",
   data_plane_security_settings: "Inline configs",
 };
-/** Kinds of flags: the beginning of their names, and the title of the column that shows them. */
+/** Kinds of flags: the beginning of their names, and the column that shows them. */
 export const FLAG_KINDS: Record<string, string> = {
   membersView: "Members see",
   membersWrite: "Members change",
@@ -84,7 +84,7 @@ export function flagRows(flags: Record<string, boolean>): FlagRow[] {
 const amount = (seconds: number | null, unit: number): string => (seconds === null ? "" : String(seconds / unit));
 const seconds = (text: string, unit: number): number | null => (text === "" ? null : Math.round(Number(text) * unit));
 
-/** Flags for the logs of other users, which two settings have. A role sees these logs if both allow it. */
+/** Both names of the flags for the logs of others. A role sees them only if both allow it. */
 const VISIBILITY = { managersViewAllData: "managersViewAllData", membersViewAllData: "membersViewAllData" } as const;
 
 function toFields(settings: Schema["OrganisationSettingsDetail"], defaults: Schema["OrganisationDefaultsDetail"]): OrganisationFields {
@@ -112,7 +112,7 @@ export async function loadOrganisation(): Promise<Loaded<OrganisationFields>> {
   return { data: toFields(settings.data, defaults), etag: settings.etag };
 }
 
-/** Returns the entries of `after` that differ from those of `before`. */
+/** Returns the entries of an object that differ from those before. */
 function changedEntries<T>(before: Record<string, T>, after: Record<string, T>): Record<string, T> {
   return Object.fromEntries(Object.entries(after).filter(([name, value]) => value !== before[name]));
 }
@@ -144,14 +144,23 @@ export function sentSettings(before: OrganisationFields, changed: Partial<Organi
   };
 }
 
-/** Saves the changed settings, then the default guardrails. Both share one entity tag. */
-export async function saveOrganisation(before: OrganisationFields, changed: Partial<OrganisationFields>, etag: string): Promise<void> {
-  const settings = sentSettings(before, changed);
+type Stored = (fields: Partial<OrganisationFields>, etag: string) => void;
+
+/**
+ * Saves the changed fields: settings, then default guardrails. Both are one object, so the second needs the new state.
+ * Calls `onstored` after the first, because the second may fail.
+ */
+export async function saveOrganisation(before: OrganisationFields, changed: Partial<OrganisationFields>, etag: string, onstored: Stored): Promise<void> {
+  const { inputGuardrails, outputGuardrails, ...others } = changed;
+  const settings = sentSettings(before, others);
   const defaults = {
-    ...(changed.inputGuardrails ? { input_guardrails: changed.inputGuardrails } : {}),
-    ...(changed.outputGuardrails ? { output_guardrails: changed.outputGuardrails } : {}),
+    ...(inputGuardrails ? { input_guardrails: inputGuardrails } : {}),
+    ...(outputGuardrails ? { output_guardrails: outputGuardrails } : {}),
   };
   let state = etag;
-  if (Object.keys(settings).length) state = (await load(api.PUT("/v1/admin/organisation/settings", { params: { header: ifMatch(state) }, body: settings }))).etag;
+  if (Object.keys(settings).length) {
+    state = (await load(api.PUT("/v1/admin/organisation/settings", { params: { header: ifMatch(state) }, body: settings }))).etag;
+    onstored(others, state);
+  }
   if (Object.keys(defaults).length) await get(api.PUT("/v1/admin/organisation/defaults", { params: { header: ifMatch(state) }, body: defaults }));
 }

@@ -1,13 +1,13 @@
-// API key for requests that the console sends to models. It stays in the memory of this page. A key that the console
-// creates expires after an hour.
-import { api, get, once } from "./api";
+// API key for requests that the console sends to models. It stays in the memory of this page, and a key that the
+// console makes ends after an hour.
+import { api, get, randomId } from "./api";
 import { session } from "./session.svelte";
 
 const LIFETIME_MS = 3_600_000;
 
 class PlaygroundKey {
   text = $state("");
-  /** Workspace of a key that the console created; empty for a key that the user typed. */
+  /** Workspace that a made key belongs to. */
   workspace = $state("");
 
   set(text: string): void {
@@ -15,12 +15,12 @@ class PlaygroundKey {
     this.workspace = "";
   }
 
-  /** Creates a key of the workspace. It expires after an hour. */
+  /** Makes a key of the workspace that ends after an hour. */
   async make(workspace: string): Promise<void> {
     const isForUser = !session.canIn(workspace, "workspace_service_api_keys.create");
     const created = await get(
       api.POST("/v1/api-keys/{kind}/{sub_kind}", {
-        params: { path: { kind: "workspace", sub_kind: isForUser ? "user" : "service" }, header: once() as never },
+        params: { path: { kind: "workspace", sub_kind: isForUser ? "user" : "service" }, header: { "idempotency-key": randomId() } as never },
         body: {
           name: "playground",
           description: "Made by the console; ends after an hour.",

@@ -43,6 +43,11 @@ export function guardUnsaved(reason: () => string): () => void {
   return () => guards.delete(reason);
 }
 
+/** Ends all guards, before the page is loaded again without a question. */
+export function dropUnsaved(): void {
+  guards.clear();
+}
+
 function unsavedReason(): string {
   for (const guard of guards) if (guard()) return guard();
   return "";

@@ -1,8 +1,9 @@
-// The session: who is signed in and what this user may do. If a request fails because the session has expired, it waits
-// for a new sign-in and is then repeated.
+// The session: who is signed in and what this user may do. A request that finds the session expired waits for a new
+// sign-in of the same user and is then repeated. The page never continues as another user.
 import type { components } from "../api/schema";
 import { ApiError, messageOf, parseError } from "./errors";
 import { apiUrl } from "./paths";
+import { dropUnsaved } from "./router.svelte";
 
 export type Self = components["schemas"]["SelfDetail"];
 export interface Credentials {
@@ -14,11 +15,11 @@ export interface Credentials {
 
 class Session {
   self = $state<Self | null>(null);
-  /** True until the first request for the signed-in user has finished. */
+  /** True until the first answer of the gateway. */
   isUnknown = $state(true);
   /** True if a session that was used here has expired. */
   isExpired = $state(false);
-  /** Error of the request for the signed-in user; empty if it succeeded. */
+  /** Error of the first request, if the gateway cannot tell who is signed in. */
   failure = $state("");
   /** Why the sign-in link in the address was rejected. */
   linkProblem = $state("");
@@ -65,12 +66,39 @@ async function readBody(response: Response): Promise<unknown> {
   return response.json().catch(() => null);
 }
 
+/** Returns true if both are the same user. Sessions of an API key do not name it, so its scopes are compared. */
+function isSameCaller(one: Self, other: Self): boolean {
+  const identify = ({ organisation_id, user, scopes }: Self): string => JSON.stringify([organisation_id, user?.id ?? scopes]);
+  return identify(one) === identify(other);
+}
+
+/** Returns who is signed in, or null if nobody is. */
+async function fetchSelf(): Promise<Self | null> {
+  const response = await fetch(apiUrl("v1/auth/self"), { headers: { accept: "application/json" } });
+  if (response.ok) return (await readBody(response)) as Self;
+  if (response.status === 401) return null;
+  throw parseError(response.status, await readBody(response));
+}
+
+/**
+ * Stores who is signed in, and returns true. For another user than before, loads the page again and returns false: its
+ * data and its waiting requests belong to the first user.
+ */
+function acceptSelf(found: Self): boolean {
+  if (session.self && !isSameCaller(session.self, found)) {
+    dropUnsaved();
+    location.reload();
+    return false;
+  }
+  session.self = found;
+  return true;
+}
+
 /** Reads who is signed in. */
 export async function loadSelf(): Promise<void> {
   try {
-    const response = await fetch(apiUrl("v1/auth/self"), { headers: { accept: "application/json" } });
-    if (response.ok) session.self = (await readBody(response)) as Self;
-    else if (response.status !== 401) throw parseError(response.status, await readBody(response));
+    const found = await fetchSelf();
+    if (found) acceptSelf(found);
     session.failure = "";
   } catch (error) {
     session.failure = error instanceof ApiError ? error.message : "the gateway cannot be reached";
@@ -87,7 +115,10 @@ export async function signIn(credentials: Credentials): Promise<void> {
     body: JSON.stringify(credentials),
   });
   if (!response.ok) throw parseError(response.status, await readBody(response));
-  await loadSelf();
+  if (!session.isExpired) return loadSelf();
+  const found = await fetchSelf();
+  if (!found) throw new Error("the session has ended again; allow cookies of this page");
+  if (!acceptSelf(found)) return;
   session.isExpired = false;
   waiting = null;
   resume();
@@ -104,7 +135,7 @@ function takeLinkSecret(): string {
 export async function startSession(): Promise<void> {
   const secret = takeLinkSecret();
   await loadSelf();
-  // A sign-in link never replaces a session. Otherwise a link could sign a person in as somebody else unnoticed.
+  // A link never replaces a session, so nobody can sign another person in as somebody else unnoticed.
   if (!secret || session.self || session.failure) return;
   session.isUnknown = true;
   try {

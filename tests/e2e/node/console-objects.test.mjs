@@ -124,6 +124,29 @@ test("makes a secret reference, names it in an integration, and keeps its stored
   await context.close();
 });
 
+test("holds the credentials of a guardrail partner, and keeps them until they are replaced", async () => {
+  const { page, context, faults } = await openSignedIn("guardrails/partners?new=1");
+  const dialog = page.getByRole("dialog", { name: "Add partner credentials" });
+  await dialog.getByLabel(/^Partner/).selectOption("azure");
+  await dialog.getByText("An object with resourceName, apiKey, customHost.").first().waitFor();
+  await dialog.getByLabel(/^Partner/).selectOption("lakera");
+  await dialog.getByLabel("Api key", { exact: true }).fill("a-key-of-the-partner-98765");
+  await dialog.getByRole("button", { name: "Add", exact: true }).click();
+  await page.getByRole("link", { name: "lakera", exact: true }).click();
+  const sheet = page.getByRole("dialog", { name: "Credentials of lakera" });
+  await sheet.getByRole("button", { name: "Replace" }).click();
+  const sent = await recordBodies(page);
+  await sheet.getByLabel("Api key", { exact: true }).fill("another-key-of-the-partner-43210");
+  await save(page);
+  assert.deepEqual(takeChanges(sent), [{ credentials: { apiKey: "another-key-of-the-partner-43210" } }]);
+  assert.ok(!(await page.content()).includes("of-the-partner"));
+  await sheet.getByRole("button", { name: "Delete", exact: true }).click();
+  await confirmDeletion(page);
+  await page.getByText("No partner credentials yet").waitFor();
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
 test("changes the models and the workspaces of an integration", async () => {
   const { slug } = await callApi("POST", "/v1/integrations", { name: "With models", ai_provider_id: "openai", key: "sk-0123456789" });
   const { page, context, faults } = await openSignedIn(`providers/integrations/${slug}?tab=models&model=gpt-4o-mini`);
@@ -188,6 +211,27 @@ test("changes settings of the organisation, and only those", async () => {
   await callApi("PUT", "/v1/admin/organisation/settings", { session_settings: null, security_settings: { managersWriteMcpServers: null } });
   assert.deepEqual(faults, []);
   await context.close();
+});
+
+test("saves only the default guardrails again if nothing else was rejected", async () => {
+  const { page, context } = await openSignedIn();
+  const guardrail = { id: "0199aaaa-0000-7000-8000-000000000017", name: "for everybody", status: "active", workspace_id: null };
+  await page.route(/\/v1\/guardrails\?.*organisation_id=/, (route) => route.fulfill({ json: { data: [guardrail], total: 1 } }));
+  const outcomes = [{ status: 409, json: { data: { message: "the guardrail was archived" } } }, { status: 200, json: {} }];
+  await page.route(/\/v1\/admin\/organisation\/defaults$/, (route) => (route.request().method() === "PUT" ? route.fulfill(outcomes.shift()) : route.fallback()));
+  await openPage(page, "organisation");
+  const sent = await recordBodies(page);
+  await page.getByLabel("A session lasts (hours)").fill("6");
+  await page.getByRole("group", { name: "Check each request" }).getByLabel("for everybody").check();
+  await page.getByRole("button", { name: "Save", exact: true }).click();
+  await page.getByText("the guardrail was archived").waitFor();
+  await save(page);
+  const puts = sent.filter((one) => one.method === "PUT");
+  const defaults = { input_guardrails: [guardrail.id] };
+  assert.deepEqual(puts.map((one) => JSON.parse(one.body)), [{ session_settings: { max_session_ttl: 21_600 } }, defaults, defaults]);
+  assert.equal(puts[2].ifMatch, puts[1].ifMatch);
+  await context.close();
+  await callApi("PUT", "/v1/admin/organisation/settings", { session_settings: null });
 });
 
 test("chooses the time step of analytics, and keeps it in the address", async () => {

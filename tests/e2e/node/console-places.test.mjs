@@ -16,6 +16,16 @@ test("tests a provider and its integration with a short request", async () => {
   await expectText(trial, /It works: .* 12 → 8 tokens/);
   // A new key is unknown to the workers for a moment.
   assert.deepEqual(faults.filter((fault) => !fault.startsWith("401 ")), []);
+  // A key that the provider rejects stays unknown, so the request is not repeated.
+  let count = 0;
+  await page.route(/\/v1\/chat\/completions$/, async (route) => {
+    count += 1;
+    await route.fulfill({ status: 401, json: { error: { message: "openai error: Incorrect API key provided", code: "invalid_api_key" }, provider: "openai" } });
+  });
+  await trial.getByRole("button", { name: "Test" }).click();
+  await expectText(trial, /Incorrect API key provided/);
+  assert.equal(count, 1);
+  await page.unroute(/\/v1\/chat\/completions$/);
 
   await openPage(page, `providers/integrations/${provider.integration_id}`);
   await page.getByRole("link", { name: "@mock-main" }).waitFor();

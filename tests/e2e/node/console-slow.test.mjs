@@ -5,7 +5,7 @@ import { test } from "node:test";
 
 import { callApi, expectCount, openSignedIn, openTab, sendChat, settle, until } from "./console-kit.mjs";
 
-const { ADMIN_KEY, GATEWAY, PARTIAL, WORKSPACE } = process.env;
+const { ADMIN_KEY, GATEWAY, MEMBER_EMAIL, MEMBER_PASSWORD, PARTIAL, WORKSPACE } = process.env;
 
 /** Holds requests back whose method and address match. Returns those that wait, as functions that let them go. */
 async function holdBack(page, method, pattern) {
@@ -82,6 +82,64 @@ test("keeps what is typed while the form is being saved", async () => {
   assert.equal((await callApi("GET", `/v1/prompts/partials/${PARTIAL}`)).name, "House style 2");
   assert.deepEqual(faults, []);
   await context.close();
+});
+
+test("creates once although the first response is lost, and asks before text is lost", async () => {
+  const { page, context, faults } = await openSignedIn("prompts/partials?new=1");
+  const dialog = page.getByRole("dialog", { name: "Create a partial" });
+  const text = dialog.getByLabel(/^Text/);
+  await dialog.getByLabel("Name", { exact: true }).fill("of a lost response");
+  await text.fill("Hello");
+  // Text that is marked with the mouse may end outside of the dialog.
+  const { x, y } = await text.boundingBox();
+  await page.mouse.move(x + 20, y + 10);
+  await page.mouse.down();
+  await page.mouse.move(5, 5);
+  await page.mouse.up();
+  await text.press("Escape");
+  await page.getByRole("dialog", { name: "Close without saving?" }).getByRole("button", { name: "Cancel" }).click();
+  assert.equal(await text.inputValue(), "Hello");
+
+  const loseResponse = async (route) => {
+    await route.fetch();
+    await route.abort();
+  };
+  await page.route(/\/v1\/prompts\/partials$/, loseResponse, { times: 1 });
+  await dialog.getByRole("button", { name: "Create" }).click();
+  await dialog.getByText("the gateway cannot be reached").waitFor();
+  await dialog.getByRole("button", { name: "Create" }).click();
+  await page.getByRole("heading", { name: "of a lost response" }).waitFor();
+  const { data } = await callApi("GET", "/v1/prompts/partials?page_size=1000");
+  const made = data.filter((one) => one.name === "of a lost response");
+  assert.equal(made.length, 1);
+  assert.deepEqual(faults, []);
+  await context.close();
+  await callApi("DELETE", `/v1/prompts/partials/${made[0].id}`);
+});
+
+test("repeats no request of a user for another one who signs in over the page", async () => {
+  const config = await callApi("POST", "/v1/configs", { name: "of the first user", config: { provider: "mock" }, workspace_id: WORKSPACE });
+  const { page, context } = await openSignedIn(`configs/${config.id}`);
+  await page.getByLabel("Name").fill("named by the first user");
+  await settle(page);
+  await context.clearCookies();
+  // A request of the page itself may open the sign-in first, which keeps a real click from the button.
+  await page.getByRole("button", { name: "Save", exact: true }).evaluate((button) => button.click());
+  const dialog = page.getByRole("dialog", { name: "Sign in again" });
+  await dialog.getByRole("button", { name: "Password" }).click();
+  await dialog.locator("input[name=email]").fill(MEMBER_EMAIL);
+  await dialog.locator("input[name=password]").fill(MEMBER_PASSWORD);
+  const changes = [];
+  page.on("request", (request) => {
+    if (request.method() === "PUT") changes.push(request.url());
+  });
+  await dialog.getByRole("button", { name: "Sign in" }).click();
+  await page.getByText("Mia Member").waitFor();
+  await settle(page);
+  assert.deepEqual(changes, []);
+  assert.equal((await callApi("GET", `/v1/configs/${config.id}`)).name, "of the first user");
+  await context.close();
+  await callApi("DELETE", `/v1/configs/${config.slug}`);
 });
 
 test("signs in over any form whose session has ended, and repeats its request", async () => {
