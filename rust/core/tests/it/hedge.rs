@@ -121,7 +121,9 @@ async fn max_ratio_bounds_hedged_requests() {
     // One hedge is free, and a quarter of twenty requests may be hedged.
     let hedged_count = gateway.state.record_sink.metrics.hedged.get();
     assert!((5..=6).contains(&hedged_count), "{hedged_count}");
-    assert_eq!(wait_for_ledger_entries(&provider, 20 + hedged_count as usize).await.len(), 20 + hedged_count as usize);
+    // A hedge that was cancelled at once did not always reach the provider.
+    let arrived_count = provider.wait_until_settled(20, Duration::from_secs(5)).await.len();
+    assert!((20..=20 + hedged_count as usize).contains(&arrived_count), "{arrived_count}");
 }
 
 #[tokio::test]
