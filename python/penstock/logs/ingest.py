@@ -178,7 +178,7 @@ class StoreIngest:
         return bool(self._waiting)
 
     def close(self) -> None:
-        """Closes the packs and the spool."""
+        """Commits the open pack of bodies, then closes the spool reader."""
         self.packs.commit(is_final=True)
         self.follower.close()
         if self._observers:

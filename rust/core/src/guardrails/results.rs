@@ -222,7 +222,8 @@ impl Drop for RunningGroup {
 pub struct HookResults {
     pub before: Vec<HookResult>,
     pub after: Vec<HookResult>,
-    /// True if the client may not see the texts of its request, because they come from a prompt that it may not render.
+    /// True if the hook results omit the texts of the request: they come from a saved prompt whose content the client has
+    /// no permission to read.
     pub hides_request: bool,
     /// True if the response is a stream from which guardrails may remove texts while it is delivered.
     pub redacts_stream: bool,

@@ -296,7 +296,8 @@ impl SseMeter {
             }
             b"output" => self.counts.read_output_items(value),
             b"item" => self.counts.read_output_item(value),
-            b"error" => self.has_error_event |= !error_response::is_empty_value(value),
+            // A failed response may have an empty object.
+            b"error" => self.has_error_event |= value == b"{}" || !error_response::is_empty_value(value),
             b"type" => self.read_type(value),
             // Anthropic, OpenAI's responses, Groq and Cohere nest the same fields one level deeper here.
             b"message" | b"response" | b"x_groq" | b"delta" => {

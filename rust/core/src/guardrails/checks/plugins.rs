@@ -163,7 +163,7 @@ impl Check for PluginCheck {
         let (check, timeout, changes) = (Arc::clone(&self.id), self.timeout, self.changes);
         if bytes > MAX_FRAME_BYTES {
             let message = format!("{check} takes at most {MAX_FRAME_BYTES} bytes of text, not {bytes}");
-            // A client must not get past the check by the length of its text.
+            // A text that is too long must not avoid the check: `not_replaced` denies the request, `limited` fails it.
             let error = if changes { CheckError::not_replaced(message) } else { CheckError::limited(message) };
             return Some(Box::new(|_| Box::pin(async { Err(error) })));
         }
