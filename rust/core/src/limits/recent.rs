@@ -48,7 +48,9 @@ mod tests {
 
     fn recent(amounts: &[u64]) -> RecentAmounts {
         let mut recent = RecentAmounts::default();
-        amounts.iter().for_each(|amount| recent.push(*amount));
+        for amount in amounts {
+            recent.push(*amount);
+        }
         recent
     }
 
