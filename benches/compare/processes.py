@@ -76,9 +76,20 @@ class ProcessTree:
             for pid in find_descendants(self.root_pid, running)
         )
 
+    def cpu_seconds_of(self, title: str) -> float:
+        """Returns the CPU seconds of the members whose process title begins with `title`."""
+        return sum(process_cpu_seconds(pid) for pid in self.member_pids() if _process_title(pid).startswith(title))
+
     def memory_kb(self) -> int:
         """Returns the proportional set size in KiB; pages shared within the tree count once."""
         return sum(_pss_kb(pid) for pid in self.member_pids())
+
+
+def _process_title(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
+    except OSError:
+        return ""
 
 
 def _pss_kb(pid: int) -> int:

@@ -52,6 +52,7 @@ ENDLESS_STREAM = {"chunks": 1_000_000, "chunk_bytes": 4096}
 # without bound.
 PAGE_LOAD_SHARE = 0.9
 PAGE_CONNECTIONS = 8
+EDGE_TITLE = "penstock: edge"
 RELOAD_TIMEOUT_SECONDS = 10
 # Number of times that the configs are measured in both orders.
 ROUTING_REPEATS = 3
@@ -83,16 +84,21 @@ class BenchContext:
         """Returns the client's report and the CPU cost of each unit in it. Raises `InvalidSample` if there are no
         units.
         """
-        before = cores.read_cpu(self.core, self.gateway.process_tree)
+        tree = self.gateway.process_tree
+        # The share of the processes that answer requests; the others work later, on any core of a larger machine.
+        edge_before = tree.cpu_seconds_of(EDGE_TITLE) if tree else 0.0
+        before = cores.read_cpu(self.core, tree)
         report = load.run(self.gateway, kind, request, {**options, **self.duration_options})
         time.sleep(self.durations.settle_seconds)
-        after = cores.read_cpu(self.core, self.gateway.process_tree)
+        after = cores.read_cpu(self.core, tree)
         if not report.get(units):
             message = f"no {units} at all"
             raise InvalidSample(message)
         values = {"foreign": cores.foreign_share(before, after)}
-        if self.gateway.process_tree:
+        if tree:
             values["cpu_us"] = (after.gateway_cpu_seconds - before.gateway_cpu_seconds) * 1e6 / report[units]
+            if edge_before:
+                values["edge_us"] = (tree.cpu_seconds_of(EDGE_TITLE) - edge_before) * 1e6 / report[units]
         return report, values
 
 
@@ -185,21 +191,25 @@ def make_realistic_workload(connections: int) -> Callable[[BenchContext], Measur
                 replace(bench, gateway=gateway), "whole", bodies.realistic_request("plain"), options
             )
         with run_gateway(StoredPenstock(), provider_url, bench.core) as gateway:
-            return _measure_variants(replace(bench, gateway=gateway), options, unlogged["cpu_us"])
+            return _measure_variants(replace(bench, gateway=gateway), options, unlogged)
 
     return measure_realistic
 
 
-def _measure_variants(bench: BenchContext, options: LoadOptions, unlogged_us: float) -> Measurements:
+def _measure_variants(bench: BenchContext, options: LoadOptions, unlogged: Measurements) -> Measurements:
     """Measures the variants of one gateway in both orders, which cancels the drift of the machine."""
     turns = [
         {variant: _measure_requests(bench, "whole", bodies.realistic_request(variant), options) for variant in order}
         for order in (STORED_VARIANTS, STORED_VARIANTS[::-1])
     ]
     plain, logged, limited, prompt = (median(turn[variant]["cpu_us"] for turn in turns) for variant in STORED_VARIANTS)
+    edge, _, limited_edge, _ = (median(turn[variant]["edge_us"] for turn in turns) for variant in STORED_VARIANTS)
     return {
         "cpu_us": plain,
-        "log_us": plain - unlogged_us,
+        "log_us": plain - unlogged["cpu_us"],
+        "edge_us": edge,
+        "edge_log_us": edge - unlogged["edge_us"],
+        "edge_of_unlimited": limited_edge / edge,
         "bodies_us": logged,
         "of_unlimited": limited / plain,
         "prompt_us": prompt - plain,
