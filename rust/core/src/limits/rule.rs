@@ -5,6 +5,7 @@ use std::{borrow::Cow, collections::HashMap, sync::Arc};
 use serde::{Deserialize, de::IgnoredAny};
 
 use super::{
+    header_items::HeaderItems,
     value_pattern::ValuePattern,
     window::{LimitWindow, RateUnit},
 };
@@ -217,12 +218,15 @@ pub struct LimitRule {
     group_by: Vec<SubjectKey>,
     /// True if it applies to attempts at targets instead of requests.
     applies_to_targets: bool,
+    /// What header fields contain of it, composed once.
+    pub header_items: HeaderItems,
 }
 
 impl LimitRule {
     /// Returns a limit of everything that its owner does.
     pub(super) fn of_owner(owner: LimitOwner, measure: Measure, limit: u64, window: LimitWindow, id: Box<str>) -> Self {
         Self {
+            header_items: HeaderItems::new(&owner, measure, limit, window),
             counter_id: counter_id(&id, window),
             id,
             owner,
@@ -421,6 +425,7 @@ fn compile_limit(row: PublishedLimit) -> Result<LimitRule, (&'static str, String
     let applies_to_targets = matches!(row.owner.kind, OwnerKind::Provider | OwnerKind::Integration)
         || keys.any(SubjectKey::depends_on_target);
     Ok(LimitRule {
+        header_items: HeaderItems::new(&row.owner, row.measure, row.limit, window),
         conditions,
         group_by,
         applies_to_targets,

@@ -1,73 +1,64 @@
 //! Header fields that report what is left of a caller's limits: `RateLimit` and `RateLimit-Policy` of the IETF's draft,
 //! and the gateway's own. The provider's `x-ratelimit-*` fields stay as they are.
 
-use std::fmt::Write;
-
 use penstock_net::headers::Headers;
 
 use crate::limits::{
     now_ms,
     request_holds::{LimitStatus, RequestHolds},
-    rule::{LimitRule, Measure},
+    rule::Measure,
 };
+
+/// Names of the gateway's own fields without their prefix: limit, remaining amount, and seconds until the reset.
+const OWN_FIELDS: [(Measure, [&[u8]; 3]); 2] = [
+    (Measure::Requests, [b"ratelimit-limit-requests", b"ratelimit-remaining-requests", b"ratelimit-reset-requests"]),
+    (Measure::Tokens, [b"ratelimit-limit-tokens", b"ratelimit-remaining-tokens", b"ratelimit-reset-tokens"]),
+];
+/// Bytes that the items of one limit usually take in both fields of the draft.
+const USUAL_ITEM_BYTES: usize = 96;
 
 /// Adds the header fields of the limits that counted a request.
 pub(crate) fn push_limit_headers(headers: &mut Headers, prefix: &[u8], holds: &RequestHolds) {
     if let Some(tokens) = holds.max_tokens {
-        headers.push_joined(prefix, b"max-tokens", tokens.to_string().as_bytes());
+        headers.push_joined(prefix, b"max-tokens", itoa::Buffer::new().format(tokens).as_bytes());
     }
     let statuses = holds.statuses();
     if statuses.is_empty() {
         return;
     }
-    let (mut policies, mut limits) = (String::new(), String::new());
+    let new_list = || String::with_capacity(statuses.len() * USUAL_ITEM_BYTES);
+    let (mut policies, mut limits) = (new_list(), new_list());
     let now = now_ms();
+    let until = |reset_ms: u64| reset_ms.saturating_sub(now).div_ceil(1000);
     for LimitStatus { rule, remaining } in statuses {
-        let separator = if policies.is_empty() { "" } else { ", " };
-        let name = policy_name(rule);
-        let reset_seconds = remaining.reset_ms.map(|reset| reset.saturating_sub(now).div_ceil(1000));
-        // Writing to a `String` cannot fail.
-        let _ = write!(policies, "{separator}\"{name}\";q={}", rule.limit);
-        if rule.measure != Measure::Requests {
-            let _ = write!(policies, ";qu=\"{}\"", unit_name(rule.measure));
+        if !policies.is_empty() {
+            policies.push_str(", ");
+            limits.push_str(", ");
         }
-        if let Some(seconds) = rule.window.seconds() {
-            let _ = write!(policies, ";w={seconds}");
-        }
+        policies.push_str(&rule.header_items.policy);
         if remaining.is_share {
             policies.push_str(";penstock-share");
         }
-        let _ = write!(limits, "{separator}\"{name}\";r={}", remaining.left);
-        if let Some(seconds) = reset_seconds {
-            let _ = write!(limits, ";t={seconds}");
+        limits.push_str(&rule.header_items.quoted_name);
+        push_parameter(&mut limits, ";r=", remaining.left);
+        if let Some(reset) = remaining.reset_ms {
+            push_parameter(&mut limits, ";t=", until(reset));
         }
     }
     headers.push(b"ratelimit-policy", policies.as_bytes());
     headers.push(b"ratelimit", limits.as_bytes());
-    for measure in [Measure::Requests, Measure::Tokens] {
+    for (measure, names) in OWN_FIELDS {
         let Some(status) = statuses.iter().find(|status| status.rule.measure == measure) else { continue };
-        let mut push = |field: &str, value: u64| {
-            let name = format!("ratelimit-{field}-{}", measure.name());
-            headers.push_joined(prefix, name.as_bytes(), value.to_string().as_bytes());
-        };
-        push("limit", status.rule.limit);
-        push("remaining", status.remaining.left);
-        if let Some(reset) = status.remaining.reset_ms {
-            push("reset", reset.saturating_sub(now).div_ceil(1000));
+        let values = [Some(status.rule.limit), Some(status.remaining.left), status.remaining.reset_ms.map(until)];
+        for (name, value) in names.into_iter().zip(values) {
+            if let Some(value) = value {
+                headers.push_joined(prefix, name, itoa::Buffer::new().format(value).as_bytes());
+            }
         }
     }
 }
 
-fn unit_name(measure: Measure) -> &'static str {
-    if measure == Measure::Cost { "nanodollars" } else { measure.name() }
-}
-
-/// Returns the name of a limit as a structured field's string: slug, kind and measure.
-fn policy_name(rule: &LimitRule) -> String {
-    let kind = rule.owner.kind.title().replace(' ', "-").to_ascii_lowercase();
-    let name = format!("{kind}-{}-{}", rule.owner.slug, rule.measure.name());
-    // Other characters are not allowed in such a string.
-    name.chars()
-        .map(|letter| if matches!(letter, ' '..='~') && !matches!(letter, '"' | '\\') { letter } else { '_' })
-        .collect()
+fn push_parameter(list: &mut String, name: &str, value: u64) {
+    list.push_str(name);
+    list.push_str(itoa::Buffer::new().format(value));
 }
