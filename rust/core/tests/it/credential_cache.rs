@@ -4,7 +4,7 @@
 use crate::harness::{
     CHAT_PATH, TestGateway, TestRequest, chat_body,
     issuer::CredentialIssuer,
-    scripted::{ScriptedServer, read_request},
+    scripted_server::{ScriptedServer, read_request},
 };
 use aws_lc_rs::{
     encoding::AsDer,

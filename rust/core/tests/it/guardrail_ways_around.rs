@@ -4,7 +4,7 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use penstock_llm::stream::aws_event_stream::encode_frame;
 use serde_json::{Value, json};
 
-use crate::harness::{CHAT_PATH, TestGateway, TestResponse, played::GoldenProvider, post_with_config};
+use crate::harness::{CHAT_PATH, TestGateway, TestResponse, golden_provider::GoldenProvider, post_with_config};
 
 const WORD: &str = "CANARY";
 
