@@ -548,9 +548,9 @@ class AccessScenario:
         fields = {"content-type": "application/json", **displayed}
         if canonical_path(route.path) == "/logs/tail":
             # A stream does not end by itself.
-            with RawConnection(self.admin.gateway.base_url) as wire:
-                wire.send(encode_request(route.method, path, fields, sent))
-                return wire.read_head()
+            with RawConnection(self.admin.gateway.base_url) as connection:
+                connection.send(encode_request(route.method, path, fields, sent))
+                return connection.read_head()
         return send_raw_request(self.admin.gateway.base_url, path, sent, fields, method=route.method)
 
     def is_allowed(self, name: str, route: Route) -> bool:

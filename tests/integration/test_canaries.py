@@ -165,9 +165,9 @@ def disconnect_early(gateway: Gateway) -> int:
     """Sends requests and disconnects before and during the response; returns the number of requests."""
     models = ("mock?first_ms=20000", "mock?chunks=100&chunk_ms=50")
     for model in models:
-        with RawConnection(gateway.base_url) as wire:
+        with RawConnection(gateway.base_url) as connection:
             headers = {**CLIENT_HEADERS, "authorization": f"Bearer {canary('leaving ' + model)}"}
-            wire.send(encode_request("POST", CHAT_PATH, headers, chat_body(model, stream=True)))
+            connection.send(encode_request("POST", CHAT_PATH, headers, chat_body(model, stream=True)))
             time.sleep(0.2)
     return len(models)
 

@@ -58,12 +58,12 @@ export function failureOf(log: Schema["Log"]): Failure | null {
   const status = Number(metrics.response_status_code ?? 0);
   const code = String((log.details as Dictionary).error ?? "");
   if (status < FIRST_ERROR_STATUS && !code) return null;
-  const said = errorIn(log.response.body) ?? errorIn(log.originalResponse.body);
+  const responseError = errorIn(log.response.body) ?? errorIn(log.originalResponse.body);
   const last = attemptsOf(log).findLast((one) => one.error || one.status === null || one.status >= FIRST_ERROR_STATUS);
   return {
     status: String(metrics.response_status_code ?? "none"),
-    code: code || last?.error || said?.code || "",
-    message: said?.message || last?.reason || "",
+    code: code || last?.error || responseError?.code || "",
+    message: responseError?.message || last?.reason || "",
     host: last?.host ?? "",
     provider: last ? (last.savedProvider ? `@${last.savedProvider}` : last.provider) : "",
   };

@@ -78,8 +78,8 @@ test("a stream that is cut within an event is the SDK's error", async () => {
   await assert.rejects(read, (error) => error instanceof OpenAI.APIError && /response broke off/.test(error.message));
   assert.ok(said.length >= 4);
   const stream = anthropic.messages.stream({ model, max_tokens: 64, messages });
-  const isSaid = (error) => error instanceof Anthropic.APIError && /response broke off/.test(error.message);
-  await assert.rejects(stream.finalMessage(), isSaid);
+  const isBreakReported = (error) => error instanceof Anthropic.APIError && /response broke off/.test(error.message);
+  await assert.rejects(stream.finalMessage(), isBreakReported);
 });
 
 test("a provider's error is the SDK's error", async () => {
