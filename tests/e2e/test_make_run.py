@@ -70,7 +70,7 @@ def run_line(line: str, folder: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.slow(95)
 @pytest.mark.timeout(BUILD_SECONDS + 120)
 def test_make_run_serves_the_commands_that_it_prints(fresh_copy: Path, terminal: Path, tmp_path: Path):
     command = ["make", "run", f"ARGS=--port {free_port()}"]

@@ -839,6 +839,7 @@ def path_tricks(path: str, number: int) -> Iterator[str]:
         yield trick.format(path=path, upper=path.upper(), swapped=path.swapcase(), first=f"/{first}", rest=rest)
 
 
+@pytest.mark.slow(35)
 def test_path_and_header_tricks_bypass_nothing(scene: AccessScenario):
     tried = 0
     secret = scene.admin.read("/v1/admin/users")["data"][0]["id"]
@@ -868,6 +869,7 @@ def test_path_and_header_tricks_bypass_nothing(scene: AccessScenario):
 WEAK_CALLERS = ("workspace-service of there with a scope of no use", "workspace-user of here with a scope of no use")
 
 
+@pytest.mark.slow(35)
 @pytest.mark.parametrize("name", WEAK_CALLERS)
 def test_path_tricks_do_not_extend_the_rights_of_a_key(scene: AccessScenario, name: str):
     tried = 0

@@ -427,6 +427,7 @@ def read_stored_files(folder: Path, url: str) -> dict[str, bytes]:
     return result
 
 
+@pytest.mark.slow(18)
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 def test_no_stored_secret_is_written_shown_or_logged(
     kind: str, provider: Mock, tmp_path: Path, request: pytest.FixtureRequest
@@ -537,6 +538,7 @@ def failed_start_outputs(folder: Path, url: str, redis: str) -> Iterator[bytes]:
         yield done.stdout + done.stderr
 
 
+@pytest.mark.slow(26)
 def test_store_credentials_appear_only_in_operator_settings(provider: Mock, own_postgres: Postgres, tmp_path: Path):
     redis = RedisWithPassword(create_folder(tmp_path, "redis"))
     folder = create_folder(tmp_path, "gateway")

@@ -11,6 +11,8 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.frames import DATA, GOAWAY, HEADERS
 from tests.integration.balancer import LoadBalancer
 from tests.integration.http2 import Http2Connection
@@ -61,6 +63,7 @@ def draining(gateway: Gateway) -> Iterator[None]:
     assert gateway.program.process.wait(MAX_EXIT_SECONDS) == 0
 
 
+@pytest.mark.slow(18)
 def test_rolling_restart_under_load_fails_no_request(provider: Mock, tmp_path: Path):
     rate, seconds, streams = 500, 14, 40
     headers = {**MOCK_HEADERS, **AUTH_HEADERS}

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from tests.postgres import Postgres
     from tests.redis_server import RedisServer
 
-pytestmark = [pytest.mark.slow, pytest.mark.figures]
+pytestmark = [pytest.mark.slow(30), pytest.mark.figures]
 
 WORKERS = int(os.environ.get("PENSTOCK_FIGURES_WORKERS", "2"))
 CLIENTS = int(os.environ.get("PENSTOCK_FIGURES_CLIENTS", "60"))

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from tests.gateway import Mock
 
-pytestmark = [pytest.mark.slow, pytest.mark.figures]
+pytestmark = [pytest.mark.slow(30), pytest.mark.figures]
 
 PROMPTS = int(os.environ.get("PENSTOCK_FIGURES_PROMPTS", "100000"))
 VERSIONS, WORKERS, BATCH = 3, 2, 5000
