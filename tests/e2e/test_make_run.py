@@ -17,8 +17,7 @@ from tests.gateway import CARGO_TARGET_DIR
 from tests.processes import Program, free_port, wait_for
 from tests.shape.repository import ROOT, repository_files
 
-# The shared target directory avoids compiling registry crates again. Our own crates are compiled, because cargo tells
-# workspaces apart by path.
+# The shared target directory avoids compiling crates again. Only those that depend on the path of Python are compiled.
 ENVIRONMENT = {
     "PATH": os.environ["PATH"],
     "HOME": os.environ["HOME"],
