@@ -69,13 +69,13 @@ export function failureOf(log: Schema["Log"]): Failure | null {
   };
 }
 
-interface SaidError {
+interface ParsedError {
   code: string;
   message: string;
 }
 
 /** Returns the error in a body of any usual API format, complete or at the end of a stream. */
-function errorIn(body: unknown): SaidError | null {
+function errorIn(body: unknown): ParsedError | null {
   if (isLarge(body)) return null;
   if (typeof body === "string") return errorInText(body);
   const found = body as Dictionary | null;
@@ -88,7 +88,7 @@ function errorIn(body: unknown): SaidError | null {
   return { code: String(code ?? type ?? ""), message: typeof text === "string" ? text : JSON.stringify(text) };
 }
 
-function errorInText(body: string): SaidError | null {
+function errorInText(body: string): ParsedError | null {
   const lines = body.split("\n").map((line) => line.replace(/^data:\s*/, ""));
   for (const part of [body, ...lines.reverse()]) {
     if (!part.startsWith("{") && !part.startsWith("[")) continue;

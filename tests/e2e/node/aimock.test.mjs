@@ -32,7 +32,7 @@ test("chat, streamed", async () => {
 
 test("chat, streamed tool call", async () => {
   const messages = [{ role: "user", content: "what time is it?" }];
-  const stream = openai.chat.completions.stream({ model: "gpt-4o", messages: messages });
+  const stream = openai.chat.completions.stream({ model: "gpt-4o", messages });
   const final = await stream.finalChatCompletion();
   const [call] = final.choices[0].message.tool_calls;
   assert.equal(call.function.name, "clock");
@@ -59,8 +59,8 @@ for (const [provider, prefix, beside] of DIALECTS) {
   });
 
   test(`a tool call in the dialect of ${provider}, streamed`, async () => {
-    const asked = [{ role: "user", content: "what time is it?" }];
-    const final = await client.chat.completions.stream({ model: "a-model", messages: asked }).finalChatCompletion();
+    const question = [{ role: "user", content: "what time is it?" }];
+    const final = await client.chat.completions.stream({ model: "a-model", messages: question }).finalChatCompletion();
     const [call] = final.choices[0].message.tool_calls;
     assert.deepEqual([call.function.name, JSON.parse(call.function.arguments)], ["clock", { zone: "UTC" }]);
     assert.equal(final.choices[0].finish_reason, "tool_calls");
@@ -118,8 +118,8 @@ test("a file comes back as it was sent, and is gone when it is deleted", async (
 
 test("a batch and a tuning live and are cancelled", async () => {
   const { id } = await openai.files.create({ file: await toFile(Buffer.from("{}\n"), "rows.jsonl"), purpose: "fine-tune" });
-  const asked = { input_file_id: id, endpoint: "/v1/chat/completions", completion_window: "24h" };
-  const batch = await openai.batches.create(asked);
+  const batchFields = { input_file_id: id, endpoint: "/v1/chat/completions", completion_window: "24h" };
+  const batch = await openai.batches.create(batchFields);
   assert.equal((await openai.batches.retrieve(batch.id)).id, batch.id);
   const job = await openai.fineTuning.jobs.create({ model: "gpt-4o-mini", training_file: id });
   assert.equal((await openai.fineTuning.jobs.retrieve(job.id)).id, job.id);
