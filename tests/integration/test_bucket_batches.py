@@ -498,8 +498,8 @@ def test_native_jobs_must_use_an_allowed_model(
     bucket_provider.asked.clear()
     bucket_provider.jobs.clear()
     # Fields that the provider ignores do not count as the model.
-    beside = {"model": kind.model, **another} if kind.slug == "bedrock" else {"modelId": kind.model, **another}
-    for job in ({}, another, beside):
+    with_model = {"model": kind.model, **another} if kind.slug == "bedrock" else {"modelId": kind.model, **another}
+    for job in ({}, another, with_model):
         response = provider_client.post("/v1/batch_jobs", job)
         assert (response.status, response.json()["error"]["code"]) == (403, "model_not_allowed"), job
     assert bucket_provider.asked == []
@@ -637,8 +637,8 @@ def test_files_batches_and_tuning_must_use_an_allowed_model(
     assert untold.post("/v1/fine_tuning/jobs", {"training_file": uri}).status == 403
     assert bucket_provider.asked == []
     # Additional fields must not name another model either.
-    for beside in ({"provider_options": {"model": other}}, {"modelId": other}):
-        sent = {"model": kind.model, **beside}
+    for other_model in ({"provider_options": {"model": other}}, {"modelId": other}):
+        sent = {"model": kind.model, **other_model}
         assert status_and_code(lambda sent=sent: ai.batches.create(**body, extra_body=sent)) == no
     assert bucket_provider.jobs == []
 

@@ -137,9 +137,9 @@ def test_closes_slow_clients_and_serves_others(limited: Gateway, name: str):
     count = 20 if not attack.reads_response else ATTACKER_COUNT
     alone = measure_request_seconds(limited.base_url, 60)
     with open_attackers(limited.base_url, attack, count) as connections:
-        beside = measure_request_seconds(limited.base_url, 60)
+        during_attack = measure_request_seconds(limited.base_url, 60)
         # Ordinary requests must not wait for the attackers. The limit is loose, because timings vary on a busy machine.
-        assert beside[int(len(beside) * 0.95)] < max(4 * alone[int(len(alone) * 0.95)], 0.1)
+        assert during_attack[int(len(during_attack) * 0.95)] < max(4 * alone[int(len(alone) * 0.95)], 0.1)
         if attack.reads_response:
             ended = measure_close_seconds(connections, attack, LIMIT_SECONDS * 2 + 4)
             assert len(ended) == count

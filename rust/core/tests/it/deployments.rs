@@ -75,7 +75,7 @@ async fn deployment_override_must_be_allowed() {
         build_request.header("content-type", "application/json").body(chat_body(model, false))
     };
     let alias = json!({"provider": "@az", "deployments": [{"alias": "good", "deployment_id": "bad", "api_version": "2024-10-21"}]});
-    for (at, asking) in [
+    for (at, request) in [
         build_request("@az", CHAT_PATH, "good").header("x-gateway-azure-deployment-id", "bad"),
         build_request("@az", "/v1/proxy/deployments/bad/chat/completions", "good"),
         build_request("@az", "/openai/deployments/bad/chat/completions", "good"),
@@ -85,7 +85,7 @@ async fn deployment_override_must_be_allowed() {
     .into_iter()
     .enumerate()
     {
-        let response = gateway.send(asking).await;
+        let response = gateway.send(request).await;
         assert_eq!(
             (response.status, response.error_code().as_str()),
             (403, "model_not_allowed"),

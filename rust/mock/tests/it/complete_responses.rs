@@ -167,10 +167,10 @@ fn accepts_pipelined_split_and_chunked_requests() {
         first.len(),
         second.len()
     );
-    let wire = [plain.as_str(), &chunked, &plain].concat();
-    client.write(&wire.as_bytes()[..20]);
+    let requests = [plain.as_str(), &chunked, &plain].concat();
+    client.write(&requests.as_bytes()[..20]);
     std::thread::sleep(Duration::from_millis(20));
-    client.write(&wire.as_bytes()[20..]);
+    client.write(&requests.as_bytes()[20..]);
     let all = client
         .read_until(READ_TIMEOUT, |response| response.raw.windows(9).filter(|part| part == b"fp_mock\"}").count() == 3);
     assert_eq!(all.end, ReadEnd::Complete);

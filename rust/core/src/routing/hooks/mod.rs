@@ -171,9 +171,9 @@ impl TargetHooks {
             models: state.own_reference().map(|state| {
                 let requested = executor.client_request.control.trace_id.map(ToOwned::to_owned);
                 let trace_id = requested.or_else(|| executor.log.trace_id.clone());
-                let asked = executor.log.details.guardrail_questions();
+                let question_count = executor.log.details.guardrail_questions();
                 let hides_texts = before.iter().chain(&after).any(|hook| !hook.is_async && hook.may_redact());
-                ModelAccess::new(state, resolver.caller, trace_id, asked, hides_texts, route_question)
+                ModelAccess::new(state, resolver.caller, trace_id, question_count, hides_texts, route_question)
             }),
         };
         let is_strict = target.is_strict;

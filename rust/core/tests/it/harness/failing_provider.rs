@@ -72,18 +72,18 @@ pub async fn send_at_rate(
 ) -> Vec<(Instant, Duration, TestResponse)> {
     let mut ticks = interval(Duration::from_secs(1) / rate);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
-    let mut asking = JoinSet::new();
+    let mut request_tasks = JoinSet::new();
     for _ in 0..count {
         ticks.tick().await;
         let (state, request) = (Arc::clone(&gateway.state), chat_with_config(config));
-        asking.spawn(async move {
+        request_tasks.spawn(async move {
             let began = Instant::now();
             let response =
                 TestResponse::read(with_timeout(penstock_core::gateway::handle(&state, request.build())).await).await;
             (began, began.elapsed(), response)
         });
     }
-    asking.join_all().await
+    request_tasks.join_all().await
 }
 
 /// Returns the median duration.
