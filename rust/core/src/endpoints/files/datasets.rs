@@ -254,7 +254,7 @@ impl<'d> DatasetUpload<'d> {
                 .send(InternalRequest { query: &query, headers: &fields, body, ..InternalRequest::new("POST", &path) })
                 .await
         });
-        ContentUpload { feeder, capacity_available: capacity, boundary, pending_response: pending_response }
+        ContentUpload { feeder, capacity_available: capacity, boundary, pending_response }
     }
 }
 
