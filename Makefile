@@ -111,7 +111,7 @@ test-fast-rust: $(STAMPS)/toolchain $(VENV) ## unit and golden tests in Rust
 .PHONY: test-fast-python
 test-fast-python: build $(STAMPS)/test ## unit and shape tests in Python, with SQLite only
 	@$(BIN)/python -m pytest tests/unit tests/shape -m 'not figures' -k 'not postgresql' \
-		--numprocesses=2 --dist=loadfile --quiet $(ARGS)
+		--numprocesses=2 --dist=loadfile --no-loadscope-reorder --quiet $(ARGS)
 
 .PHONY: test-figures
 test-figures: build $(STAMPS)/test $(STAMPS)/sdk-others $(STAMPS)/debian ## everything that measures time or memory; needs a quiet machine
@@ -138,7 +138,7 @@ test-rust: $(STAMPS)/toolchain $(STAMPS)/debian $(VENV) ## the Rust tests
 .PHONY: test-python
 test-python: build test-installs ## the Python and Node tests; ARGS go to pytest
 	$(SAY) 'Python tests: shape, unit, integration, end to end with the SDKs of Python and Node'
-	@$(BIN)/python -m pytest -m 'not figures and not image' --numprocesses=3 --dist=loadfile --durations=20 --durations-min=10 $(ARGS)
+	@$(BIN)/python -m pytest -m 'not figures and not image' --numprocesses=4 --dist=loadfile --no-loadscope-reorder --durations=20 --durations-min=10 $(ARGS)
 
 .PHONY: check
 check: build $(STAMPS)/test ## formatting, lints, types, layers, clippy on all targets

@@ -89,14 +89,14 @@ def test_translates_stream_far_faster_than_litellm_and_portkey(
     bundle = portkey.modules / "@portkey-ai/gateway/build/start-server.js"
     body = anthropic_stream()
     settings = {"PYTHONPATH": str(LITELLM_DIR), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
-    asked_in_turn: list[tuple[Sequence[str | Path], Mapping[str, str]]] = [
+    commands: list[tuple[Sequence[str | Path], Mapping[str, str]]] = [
         ([program], {}),
         ([sys.executable, "-S", "-W", "ignore", SCRIPTS_DIR / "litellm_stream.py"], settings),
         (["node", SCRIPTS_DIR / "portkey_stream.mjs", bundle], {}),
     ]
 
     def run_turn() -> list[tuple[str, float]]:
-        return [run_transcoder(command, body, env) for command, env in asked_in_turn]
+        return [run_transcoder(command, body, env) for command, env in commands]
 
     turns = [benchmark.pedantic(run_turn, rounds=1), *(run_turn() for _ in range(TURNS - 1))]
     texts = {text for turn in turns for text, _ in turn}

@@ -35,7 +35,7 @@ class Options(NamedTuple):
     model: str
     dollars_per_token: float
     budget: float
-    callers: int
+    clients: int
     max_tokens: int
     seconds: int
 
@@ -53,8 +53,8 @@ class Spending:
 
     def run(self) -> None:
         """Sends requests until nearly all are rejected, or the time is over."""
-        with ThreadPoolExecutor(self._options.callers) as pool:
-            for call in [pool.submit(self._call, number) for number in range(self._options.callers)]:
+        with ThreadPoolExecutor(self._options.clients) as pool:
+            for call in [pool.submit(self._call, number) for number in range(self._options.clients)]:
                 call.result()
 
     def _call(self, number: int) -> None:
@@ -118,7 +118,7 @@ def _parse_options(arguments: Sequence[str] | None) -> Options:
     )
     parser.add_argument("--budget", type=float, default=1.0, metavar="DOLLARS", help="default: %(default)s")
     parser.add_argument(
-        "--callers", type=make_int_parser(1, 5000), default=200, help="clients at once (default: %(default)s)"
+        "--clients", type=make_int_parser(1, 5000), default=200, help="clients at once (default: %(default)s)"
     )
     parser.add_argument("--max-tokens", type=make_int_parser(6, 100_000), default=60, help="default: %(default)s")
     parser.add_argument(
@@ -133,7 +133,7 @@ def _parse_options(arguments: Sequence[str] | None) -> Options:
         parsed.model,
         parsed.price,
         parsed.budget,
-        parsed.callers,
+        parsed.clients,
         parsed.max_tokens,
         parsed.seconds,
     )

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 # Lock that coordinates tests running in parallel. The file's content is not used.
 LOCK_FILE = Path(__file__).parents[1] / ".cache/tests.lock"
+# Estimated duration of a test without the mark `slow`.
+SECONDS_PER_TEST = 0.3
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -46,7 +48,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[object]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out PostgreSQL in modules with `ONE_STORE = True`, where the store does not decide."""
+    """Leaves out PostgreSQL in modules with `ONE_STORE = True`, where the store does not decide. Orders the files."""
 
     def is_left_out(item: pytest.Item) -> bool:
         parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
@@ -54,7 +56,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     left_out = [item for item in items if is_left_out(item)]
     config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if not is_left_out(item)]
+    items[:] = order_files([item for item in items if not is_left_out(item)])
+
+
+def order_files(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Returns the tests with the files that take the longest first. Each process of `--dist=loadfile` runs whole files.
+    If a long file started last, it would run while the other processes have nothing to do.
+    """
+    seconds: dict[Path, float] = {}
+    for item in items:
+        mark = item.get_closest_marker("slow")
+        seconds[item.path] = seconds.get(item.path, 0) + (mark.args[0] if mark else SECONDS_PER_TEST)
+    return sorted(items, key=lambda item: (-seconds[item.path], item.path))
 
 
 @pytest.fixture(scope="session")

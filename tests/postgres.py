@@ -20,8 +20,8 @@ DATABASE_NUMBERS = itertools.count(1)
 
 def find_program(name: str) -> str:
     """Returns the path of a PostgreSQL program; Debian installs some of them outside of `PATH`."""
-    beside = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), reverse=True)
-    actual = shutil.which(name) or (str(beside[0]) if beside else None)
+    installed = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), reverse=True)
+    actual = shutil.which(name) or (str(installed[0]) if installed else None)
     if actual is None:
         raise FileNotFoundError(f"{name} is missing; hint: make test")
     return actual

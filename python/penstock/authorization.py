@@ -145,12 +145,12 @@ def narrow_scopes(scopes: frozenset[str], role: str | None, overrides: RoleOverr
     """Returns the subset of `scopes` that a workspace role allows."""
     if role is None:
         return frozenset()
-    granted, used = overrides or (frozenset[str](), frozenset[str]())
-    usual = role in {"admin", "manager"}
+    granted, revoked = overrides or (frozenset[str](), frozenset[str]())
+    has_all_verbs = role in {"admin", "manager"}
     return frozenset(
         scope
         for scope in scopes
-        if scope not in used and (usual or scope in granted or scope.rpartition(".")[2] in MEMBER_VERBS)
+        if scope not in revoked and (has_all_verbs or scope in granted or scope.rpartition(".")[2] in MEMBER_VERBS)
     )
 
 

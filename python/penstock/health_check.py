@@ -34,11 +34,11 @@ def check_health(url: str, seconds: float, certificate: str | None = None) -> He
     healths: list[Health] = []
     # Runs in a thread to bound the total time: a socket timeout covers neither DNS lookups nor a response that arrives
     # byte by byte. A daemon thread does not delay the exit of the process.
-    asking = threading.Thread(
+    request_thread = threading.Thread(
         target=lambda: healths.append(_request_ready(parts, path, seconds, display_url, certificate)), daemon=True
     )
-    asking.start()
-    asking.join(seconds)
+    request_thread.start()
+    request_thread.join(seconds)
     return (
         healths[0]
         if healths

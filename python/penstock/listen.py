@@ -185,11 +185,11 @@ def request_ready_over_tls(settings: Settings, certificate: str) -> socket.socke
     """
     try:
         plain = socket.create_connection((local_host(settings), settings.server.port), timeout=5.0)
-        asking = create_client_context(certificate).wrap_socket(plain)
-        asking.sendall(READY_REQUEST)
+        client = create_client_context(certificate).wrap_socket(plain)
+        client.sendall(READY_REQUEST)
     except OSError:
         return None
-    return asking
+    return client
 
 
 def request_ready(settings: Settings) -> socket.socket | None:
@@ -197,8 +197,8 @@ def request_ready(settings: Settings) -> socket.socket | None:
     Returns `None` if the port cannot be reached.
     """
     try:
-        asking = socket.create_connection((local_host(settings), settings.server.port), timeout=1.0)
-        asking.sendall(READY_REQUEST)
+        client = socket.create_connection((local_host(settings), settings.server.port), timeout=1.0)
+        client.sendall(READY_REQUEST)
     except OSError:
         return None
-    return asking
+    return client

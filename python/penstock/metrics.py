@@ -146,7 +146,7 @@ METRIC_FAMILIES = {
     "redis_lost": MetricFamily(
         "penstock_redis_connections_lost_total", "counter", "connections to Redis that were lost"
     ),
-    "redis_heard": MetricFamily(
+    "redis_messages": MetricFamily(
         "penstock_redis_messages_total", "counter", "messages received from other workers over Redis"
     ),
     "records": MetricFamily("penstock_records_total", "counter", "records added to the outbox"),
@@ -392,7 +392,7 @@ class MetricsStore:
 
     def __init__(self) -> None:
         """Creates an empty store."""
-        self._heard: dict[int, tuple[float, MetricsPush, dict[str, float]]] = {}
+        self._pushes: dict[int, tuple[float, MetricsPush, dict[str, float]]] = {}
 
     def accept_push(self, data: bytes) -> None:
         """Stores a push in place of the worker's previous one. Raises InvalidError if it is malformed."""
@@ -405,7 +405,7 @@ class MetricsStore:
         numbers = {name: float(bytes(raw)) for name, raw in plain.items() if bytes(raw)[:1].isdigit()}
         for name in MetricsPush.__struct_fields__:
             numbers.pop(name, None)
-        self._heard[push.worker] = (time.monotonic(), push, numbers)
+        self._pushes[push.worker] = (time.monotonic(), push, numbers)
 
     def live_workers(self) -> list[MetricsPush]:
         """Returns the last pushes of the workers that reported recently."""
@@ -436,7 +436,7 @@ class MetricsStore:
     def recent_pushes(self) -> Iterator[tuple[MetricsPush, dict[str, float]]]:
         """Returns the last pushes of the workers that reported recently, and their plain metrics by name."""
         oldest = time.monotonic() - FORGET_SECONDS
-        return ((push, numbers) for reported_at, push, numbers in self._heard.values() if reported_at >= oldest)
+        return ((push, numbers) for reported_at, push, numbers in self._pushes.values() if reported_at >= oldest)
 
 
 def _histogram_samples(push: MetricsPush, worker: dict[str, str]) -> Iterator[str]:

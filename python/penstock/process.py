@@ -157,14 +157,14 @@ def run_until_stopped(
     async def run() -> None:
         loop, stop = asyncio.get_running_loop(), asyncio.Event()
 
-        def ask_to_stop() -> None:
+        def request_stop() -> None:
             if not stop.is_set():
                 loop.call_later(at_latest, os.kill, os.getpid(), signal.SIGKILL)
             stop.set()
 
         for number in (signal.SIGUSR1, signal.SIGTERM):
-            loop.add_signal_handler(number, ask_to_stop)
-        shut_down_on_pipe_close(lifeline, ask_to_stop)
+            loop.add_signal_handler(number, request_stop)
+        shut_down_on_pipe_close(lifeline, request_stop)
         await work(stop)
 
     asyncio.run(run())

@@ -140,8 +140,8 @@ class Supervisor:
         """Opens all sockets, so that errors are reported before a process starts. `run` starts the processes."""
         self.pid = os.getpid()
         self._stop_signals = 0
-        self._asked_to_reload = False
-        self._bell, self._ringer = os.pipe()
+        self._is_reload_requested = False
+        self._wake_reader, self._wake_writer = os.pipe()
         # Signals are handled from here on, because `_stop` must remove the sockets and folders that the following code
         # creates.
         self._install_signal_handlers()
@@ -223,16 +223,16 @@ class Supervisor:
         if os.getpid() != self.pid:
             return
         if number == signal.SIGHUP:
-            self._asked_to_reload = True
+            self._is_reload_requested = True
         else:
             self._stop_signals += 1
-        os.write(self._ringer, b"!")
+        os.write(self._wake_writer, b"!")
 
     def _supervise(self) -> int:
         while not self._stop_signals:
             self._wait_for_event()
-            if self._asked_to_reload:
-                self._asked_to_reload = False
+            if self._is_reload_requested:
+                self._is_reload_requested = False
                 self.control.send_signal(signal.SIGHUP)
             if self.handover:
                 self.handover.replace_if_changed(self.edges)
@@ -252,9 +252,9 @@ class Supervisor:
             seconds = CHECK_SECONDS if seconds is None else min(seconds, CHECK_SECONDS)
             probes.append(self.handover.reports)
             sentinels += [process.sentinel for process in self.handover.processes]
-        ready = wait([self._bell, *probes, *sentinels], seconds)
-        if self._bell in ready:
-            os.read(self._bell, 64)
+        ready = wait([self._wake_reader, *probes, *sentinels], seconds)
+        if self._wake_reader in ready:
+            os.read(self._wake_reader, 64)
         if self._probe and self._probe in ready:
             self._read_ready_probe()
         if self.handover and self.handover.reports in ready:
@@ -319,8 +319,8 @@ class Supervisor:
                 break
             for child in children:
                 child.send_signal(signal.SIGUSR1)
-            if self._bell in wait([self._bell, *sentinels], min(remaining, 0.5)):
-                os.read(self._bell, 64)
+            if self._wake_reader in wait([self._wake_reader, *sentinels], min(remaining, 0.5)):
+                os.read(self._wake_reader, 64)
         for child in children:
             if child.is_alive:
                 log.warning("the %s process did not end in time and was killed", child.name)

@@ -23,13 +23,13 @@ fn main() -> io::Result<()> {
         writeln!(output, "cargo:rerun-if-changed={}", folder.display())?;
         let mut files = Vec::new();
         list_sources(&folder, &mut files)?;
-        let mut named: Vec<(String, PathBuf)> = Vec::with_capacity(files.len());
+        let mut entries: Vec<(String, PathBuf)> = Vec::with_capacity(files.len());
         for file in files {
             let path = file.strip_prefix(&root).map_err(io::Error::other)?;
-            named.push((path.to_string_lossy().into_owned(), file));
+            entries.push((path.to_string_lossy().into_owned(), file));
         }
-        named.sort();
-        for (path, file) in named {
+        entries.sort();
+        for (path, file) in entries {
             hash.update(path.as_bytes());
             hash.update([0]);
             hash.update(fs::read(file)?);

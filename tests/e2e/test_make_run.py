@@ -17,8 +17,7 @@ from tests.gateway import CARGO_TARGET_DIR
 from tests.processes import Program, free_port, wait_for
 from tests.shape.repository import ROOT, repository_files
 
-# The shared target directory avoids compiling registry crates again. Our own crates are compiled, because cargo tells
-# workspaces apart by path.
+# The shared target directory avoids compiling crates again. Only those that depend on the path of Python are compiled.
 ENVIRONMENT = {
     "PATH": os.environ["PATH"],
     "HOME": os.environ["HOME"],
@@ -70,7 +69,7 @@ def run_line(line: str, folder: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.slow(95)
 @pytest.mark.timeout(BUILD_SECONDS + 120)
 def test_make_run_serves_the_commands_that_it_prints(fresh_copy: Path, terminal: Path, tmp_path: Path):
     command = ["make", "run", f"ARGS=--port {free_port()}"]

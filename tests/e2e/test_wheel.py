@@ -87,7 +87,7 @@ def command(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "bin/penstock"
 
 
-@pytest.mark.slow
+@pytest.mark.slow(70)
 @pytest.mark.timeout(BUILD_SECONDS + 60)
 def test_wheel_has_the_console_the_mock_provider_and_nothing_else(wheel: Path):
     with zipfile.ZipFile(wheel) as archive:
@@ -100,7 +100,7 @@ def test_wheel_has_the_console_the_mock_provider_and_nothing_else(wheel: Path):
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(5)
 @pytest.mark.timeout(BUILD_SECONDS + 60)
 def test_installed_wheel_names_its_version_and_commit(command: Path):
     commit = subprocess.run(
@@ -113,7 +113,7 @@ def test_installed_wheel_names_its_version_and_commit(command: Path):
         assert displayed == f"penstock {__version__} ({commit})\n"
 
 
-@pytest.mark.slow
+@pytest.mark.slow(5)
 @pytest.mark.timeout(BUILD_SECONDS + 60)
 def test_installed_wheel_answers_the_first_request(command: Path, tmp_path: Path):
     port = free_port()
@@ -136,7 +136,7 @@ def test_installed_wheel_answers_the_first_request(command: Path, tmp_path: Path
         program.kill()
 
 
-@pytest.mark.slow
+@pytest.mark.slow(5)
 @pytest.mark.timeout(BUILD_SECONDS + 60)
 def test_plain_wheel_names_the_extra_of_each_setting_that_needs_one(command: Path, tmp_path: Path):
     settings = tmp_path / "penstock.toml"
@@ -157,7 +157,7 @@ def test_plain_wheel_names_the_extra_of_each_setting_that_needs_one(command: Pat
         assert f"{path}: needs the extra `{extra}`: pip install 'penstock[{extra}]'" in done.stderr, done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.slow(5)
 @pytest.mark.timeout(BUILD_SECONDS + 60)
 @pytest.mark.parametrize(("manager", "extra"), [("aws_sm", "aws"), ("azure_kv", "azure")])
 def test_plain_wheel_names_the_extra_of_a_secret_manager(command: Path, tmp_path: Path, manager: str, extra: str):

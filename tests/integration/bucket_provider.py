@@ -363,8 +363,10 @@ class _RequestHandler(BaseHTTPRequestHandler):
             return 200, {"id": matched[1]}
         if re.fullmatch("/datasets/[a-z0-9-]+:getDownloadEndpoint", path):
             files = {"x/error-data.jsonl": f"{there.signed}&errors=1", "x/BIJOutputSet.jsonl": there.signed}
-            there_is = {name: f"{there.url}{location}" for name, location in files.items() if location in there.objects}
-            return 200, {"filenameToSignedUrls": there_is}
+            existing_urls = {
+                name: f"{there.url}{location}" for name, location in files.items() if location in there.objects
+            }
+            return 200, {"filenameToSignedUrls": existing_urls}
         return self._handle_fireworks_job(path, body)
 
     def _handle_fireworks_job(self, path: str, body: bytes) -> tuple[int, Any]:

@@ -58,7 +58,7 @@ def own_postgres() -> Iterator[Postgres]:
 def closed() -> Iterator[None]:
     """Closes the SDK clients of a test when it ends."""
     # Imported here, because SDKs import slowly and few tests need them.
-    from tests.integration.batching import OPEN_CLIENTS  # noqa: PLC0415 - as said above
+    from tests.integration.batching import OPEN_CLIENTS  # noqa: PLC0415 - see the comment above
 
     yield
     while OPEN_CLIENTS:

@@ -227,5 +227,5 @@ def send_raw_request(
     method: str | None = None,
 ) -> Response:
     """Sends one request over a new connection and returns its response."""
-    with RawConnection(url) as wire:
-        return wire.request(path, body, headers, method=method)
+    with RawConnection(url) as connection:
+        return connection.request(path, body, headers, method=method)

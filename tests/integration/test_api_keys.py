@@ -107,8 +107,8 @@ def test_key_without_scope_and_expired_key_are_rejected(admin: Client, body: dic
     # The data plane knows both keys, so it forwards neither as a provider's credential.
     before = len(provider.ledger())
     for key in (reader.key, admin.key):
-        beside = {**MOCK_HEADERS, "x-gateway-api-key": short.key, "authorization": f"Bearer {key}", "x-note": key}
-        assert send_raw_request(admin.gateway.base_url, "/v1/proxy/echo", headers=beside).status == 200
+        both_headers = {**MOCK_HEADERS, "x-gateway-api-key": short.key, "authorization": f"Bearer {key}", "x-note": key}
+        assert send_raw_request(admin.gateway.base_url, "/v1/proxy/echo", headers=both_headers).status == 200
     sent = provider.ledger()[before:]
     assert len(sent) == 2
     assert not any(key in json.dumps(entry) for entry in sent for key in (reader.key, admin.key))

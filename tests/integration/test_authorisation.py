@@ -548,9 +548,9 @@ class AccessScenario:
         fields = {"content-type": "application/json", **displayed}
         if canonical_path(route.path) == "/logs/tail":
             # A stream does not end by itself.
-            with RawConnection(self.admin.gateway.base_url) as wire:
-                wire.send(encode_request(route.method, path, fields, sent))
-                return wire.read_head()
+            with RawConnection(self.admin.gateway.base_url) as connection:
+                connection.send(encode_request(route.method, path, fields, sent))
+                return connection.read_head()
         return send_raw_request(self.admin.gateway.base_url, path, sent, fields, method=route.method)
 
     def is_allowed(self, name: str, route: Route) -> bool:
@@ -839,6 +839,7 @@ def path_tricks(path: str, number: int) -> Iterator[str]:
         yield trick.format(path=path, upper=path.upper(), swapped=path.swapcase(), first=f"/{first}", rest=rest)
 
 
+@pytest.mark.slow(35)
 def test_path_and_header_tricks_bypass_nothing(scene: AccessScenario):
     tried = 0
     secret = scene.admin.read("/v1/admin/users")["data"][0]["id"]
@@ -868,6 +869,7 @@ def test_path_and_header_tricks_bypass_nothing(scene: AccessScenario):
 WEAK_CALLERS = ("workspace-service of there with a scope of no use", "workspace-user of here with a scope of no use")
 
 
+@pytest.mark.slow(35)
 @pytest.mark.parametrize("name", WEAK_CALLERS)
 def test_path_tricks_do_not_extend_the_rights_of_a_key(scene: AccessScenario, name: str):
     tried = 0

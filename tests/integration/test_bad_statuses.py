@@ -60,12 +60,12 @@ def assert_invalid_response_error(answer_json: dict, words: str = "") -> None:
 @pytest.mark.parametrize("status", [0, 1, 42, 99, 1000, 9999, 65636, 4294967295])
 def test_invalid_status_is_a_502_and_the_worker_survives(served: Gateway, path: str, status: int, stream: bool):
     before = edge_pids(served)
-    with RawConnection(served.base_url) as wire:
-        response = wire.request(path, chat_body(f"mock?status={status}", stream=stream))
+    with RawConnection(served.base_url) as connection:
+        response = connection.request(path, chat_body(f"mock?status={status}", stream=stream))
         assert (response.status, response.get_header("x-gateway-provider")) == (502, "mock")
         assert_invalid_response_error(response.json())
         # The client's connection stays usable.
-        assert wire.request(path, chat_body()).status == 200
+        assert connection.request(path, chat_body()).status == 200
     assert edge_pids(served) == before
 
 
@@ -90,8 +90,8 @@ def test_forwards_unknown_status_codes(served: Gateway, status: int):
 @pytest.mark.parametrize("name", INVALID_RESPONSES)
 def test_invalid_http_is_a_502_and_the_worker_survives(served: Gateway, name: str):
     before = edge_pids(served)
-    with CannedProvider(INVALID_RESPONSES[name]) as canned, RawConnection(served.base_url) as wire:
-        response = wire.request(CHAT_PATH, chat_body(), {**canned.headers, **JSON_HEADERS})
+    with CannedProvider(INVALID_RESPONSES[name]) as canned, RawConnection(served.base_url) as connection:
+        response = connection.request(CHAT_PATH, chat_body(), {**canned.headers, **JSON_HEADERS})
         assert response.status == 502
         assert_invalid_response_error(response.json())
         assert send_raw_request(served.base_url, CHAT_PATH, chat_body()).status == 200

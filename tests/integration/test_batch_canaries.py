@@ -178,6 +178,7 @@ def read_visible_output(gateway: Gateway, admin: Client) -> bytes:
     return logs.body + run_command(admin, "export").encode() + read_public_output(gateway)
 
 
+@pytest.mark.slow(30)
 @pytest.mark.timeout(150)
 def test_no_secret_of_a_batch_is_stored_shown_or_logged(provider: Mock, new_store: StoreFactory, tmp_path: Path):
     folder = tmp_path / "gateway"

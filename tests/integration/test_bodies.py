@@ -69,47 +69,47 @@ INVALID_CHUNKS = {
 }
 
 
-def send_slowly(wire: RawConnection, chunk: bytes, pause: float) -> float:
+def send_slowly(connection: RawConnection, chunk: bytes, pause: float) -> float:
     """Sends a piece repeatedly until there is a response; returns the time that this took in seconds."""
     started = time.monotonic()
-    wire.socket.settimeout(pause)
+    connection.socket.settimeout(pause)
     while time.monotonic() - started < 10:
         try:
-            wire.socket.recv(1, 2)  # MSG_PEEK
+            connection.socket.recv(1, 2)  # MSG_PEEK
             break
         except TimeoutError:
-            wire.send(chunk)
-    wire.socket.settimeout(wire.timeout)
+            connection.send(chunk)
+    connection.socket.settimeout(connection.timeout)
     return time.monotonic() - started
 
 
 @pytest.mark.parametrize("name", UNFINISHED_REQUESTS)
 def test_stalled_body_gets_a_408_and_closes_its_connection(served: Gateway, name: str):
     count = count_settled_records(served)
-    with RawConnection(served.base_url) as wire:
-        wire.send(UNFINISHED_REQUESTS[name])
+    with RawConnection(served.base_url) as connection:
+        connection.send(UNFINISHED_REQUESTS[name])
         started = time.monotonic()
-        response = wire.read_response()
+        response = connection.read_response()
         seconds = time.monotonic() - started
         assert (response.status, response.json()["error"]["type"]) == (408, "timeout_error")
         assert "limits.body_idle_ms is 400" in response.json()["error"]["message"]
         assert seconds > IDLE_SECONDS * 0.9
-        assert wire.is_closed()
+        assert connection.is_closed()
     record = served.records(count + 1)[-1]
     assert (record["outcome"], record["response_status_code"], record["error"]) == ("refused", 408, "body_timeout")
 
 
 def test_management_request_without_a_key_is_answered_before_its_body(served: Gateway):
-    with RawConnection(served.base_url) as wire:
-        wire.send(encode_request("POST", "/v1/configs", {"content-length": "10"}, b"{"))
+    with RawConnection(served.base_url) as connection:
+        connection.send(encode_request("POST", "/v1/configs", {"content-length": "10"}, b"{"))
         # This gateway has no store.
-        assert wire.read_response().status == 503
+        assert connection.read_response().status == 503
 
 
 def test_aborts_the_upstream_request_of_a_stalled_body(served: Gateway, provider: Mock):
-    with RawConnection(served.base_url) as wire:
-        wire.send(UNFINISHED_REQUESTS["half of a large one that passes through"])
-        assert wire.read_response().status == 408
+    with RawConnection(served.base_url) as connection:
+        connection.send(UNFINISHED_REQUESTS["half of a large one that passes through"])
+        assert connection.read_response().status == 408
     # The provider received the head, but never the complete body.
     assert wait_for_request(provider, FILES_PATH, ended=True)["outcome"] == "client_closed"
 
@@ -120,36 +120,36 @@ def test_aborts_the_upstream_request_of_a_stalled_body(served: Gateway, provider
     [(b"1\r\n \r\n", "body_rate", 0.5), (b"190\r\n%s\r\n" % (b" " * 400), "body_total_ms", 1.3)],
 )
 def test_slow_body_is_cut_by_its_rate_or_total_time(served: Gateway, path: str, chunk: bytes, limit: str, least: float):
-    with RawConnection(served.base_url) as wire:
-        wire.send(encode_request("POST", path, CHUNKED_HEADERS))
-        seconds = send_slowly(wire, chunk, 0.1)
-        response = wire.read_response()
+    with RawConnection(served.base_url) as connection:
+        connection.send(encode_request("POST", path, CHUNKED_HEADERS))
+        seconds = send_slowly(connection, chunk, 0.1)
+        response = connection.read_response()
         assert response.status == 408
         assert f"limits.{limit} is" in response.json()["error"]["message"]
         assert seconds > least
-        assert wire.is_closed()
+        assert connection.is_closed()
 
 
 def test_body_in_many_small_writes_is_one_body(served: Gateway):
     body = chat_body()
-    with RawConnection(served.base_url) as wire:
+    with RawConnection(served.base_url) as connection:
         for pause in (0.0, 0.02, 0.12):
-            wire.send(encode_request("POST", CHAT_PATH, {**MOCK_HEADERS, "content-length": str(len(body))}))
+            connection.send(encode_request("POST", CHAT_PATH, {**MOCK_HEADERS, "content-length": str(len(body))}))
             for start in range(0, len(body), 40):
                 time.sleep(pause)
-                wire.send(body[start : start + 40])
-            assert wire.read_response().status == 200
+                connection.send(body[start : start + 40])
+            assert connection.read_response().status == 200
 
 
 @pytest.mark.parametrize("name", INVALID_CHUNKS)
 @pytest.mark.parametrize("path", [CHAT_PATH, FILES_PATH])
 def test_invalid_chunks_are_a_client_error(served: Gateway, path: str, name: str):
     count = count_settled_records(served)
-    with RawConnection(served.base_url) as wire:
-        wire.send(encode_request("POST", path, CHUNKED_HEADERS, INVALID_CHUNKS[name]))
-        response = wire.read_response()
+    with RawConnection(served.base_url) as connection:
+        connection.send(encode_request("POST", path, CHUNKED_HEADERS, INVALID_CHUNKS[name]))
+        response = connection.read_response()
         assert (response.status, response.json()["error"]["code"]) == (400, "invalid_framing")
-        assert wire.is_closed()
+        assert connection.is_closed()
     record = served.records(count + 1)[-1]
     assert (record["outcome"], record["response_status_code"], record["error"]) == ("refused", 400, "invalid_framing")
 
@@ -160,10 +160,10 @@ def test_disconnect_within_the_body_is_recorded_as_aborted(served: Gateway, name
     if "management" in name:
         return
     count = count_settled_records(served)
-    with RawConnection(served.base_url) as wire:
-        wire.send(UNFINISHED_REQUESTS[name])
+    with RawConnection(served.base_url) as connection:
+        connection.send(UNFINISHED_REQUESTS[name])
         time.sleep(0.05)
-        getattr(wire, leave)()
+        getattr(connection, leave)()
     record = served.records(count + 1)[-1]
     assert (record["outcome"], record["response_status_code"]) == ("aborted", 499)
 
@@ -184,25 +184,25 @@ def test_early_rejection_reaches_a_client_that_is_still_sending(
     body = b" " * size
     if headers is CHUNKED_HEADERS:
         body = b"%x\r\n%s\r\n" % (size, body)
-    with RawConnection(served.base_url) as wire:
+    with RawConnection(served.base_url) as connection:
         # The gateway drains the body without using it, so that the client can send all of it.
-        wire.send(encode_request("POST", path, headers, body))
-        response = wire.read_response()
+        connection.send(encode_request("POST", path, headers, body))
+        response = connection.read_response()
         assert response.status == status
         if status == 400:
-            assert wire.request(CHAT_PATH, chat_body()).status == 200
+            assert connection.request(CHAT_PATH, chat_body()).status == 200
         else:
-            assert wire.is_closed()
+            assert connection.is_closed()
 
 
 def test_endless_body_is_cut(served: Gateway):
-    with RawConnection(served.base_url) as wire:
-        wire.send(encode_request("POST", FILES_PATH, CHUNKED_HEADERS))
+    with RawConnection(served.base_url) as connection:
+        connection.send(encode_request("POST", FILES_PATH, CHUNKED_HEADERS))
         chunk = b"%x\r\n%s\r\n" % (1_000_000, b" " * 1_000_000)
         sent = 0
         try:
             for _ in range(300):
-                wire.send(chunk)
+                connection.send(chunk)
                 sent += 1
         except ConnectionError:
             pass
@@ -212,34 +212,34 @@ def test_endless_body_is_cut(served: Gateway):
 
 def test_expect_continue_is_rejected_before_the_body_is_sent(served: Gateway):
     large = {"content-length": "2000000", "expect": "100-continue"}
-    with RawConnection(served.base_url) as wire:
-        wire.send(encode_request("POST", FILES_PATH, {**MOCK_HEADERS, **large, "x-gateway-provider": "none"}))
-        wire.socket.settimeout(2)
-        assert wire.socket.recv(12) == b"HTTP/1.1 400"
-    with RawConnection(served.base_url) as wire:
-        wire.send(encode_request("POST", FILES_PATH, {**MOCK_HEADERS, **large}))
-        assert wire.socket.recv(25) == b"HTTP/1.1 100 Continue\r\n\r\n"
-        wire.send(b" " * 2_000_000)
-        assert wire.read_response().json()["body_bytes"] == 2_000_000
+    with RawConnection(served.base_url) as connection:
+        connection.send(encode_request("POST", FILES_PATH, {**MOCK_HEADERS, **large, "x-gateway-provider": "none"}))
+        connection.socket.settimeout(2)
+        assert connection.socket.recv(12) == b"HTTP/1.1 400"
+    with RawConnection(served.base_url) as connection:
+        connection.send(encode_request("POST", FILES_PATH, {**MOCK_HEADERS, **large}))
+        assert connection.socket.recv(25) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        connection.send(b" " * 2_000_000)
+        assert connection.read_response().json()["body_bytes"] == 2_000_000
 
 
 def test_stalled_bodies_do_not_block_other_requests(served: Gateway):
     stalled = [RawConnection(served.base_url) for _ in range(50)]
-    for number, wire in enumerate(stalled):
-        wire.send(list(UNFINISHED_REQUESTS.values())[number % 4])
+    for number, connection in enumerate(stalled):
+        connection.send(list(UNFINISHED_REQUESTS.values())[number % 4])
     for _ in range(20):
         assert send_raw_request(served.base_url, CHAT_PATH, chat_body()).status == 200
-    for wire in stalled:
-        assert wire.read_response().status == 408
-        wire.close()
+    for connection in stalled:
+        assert connection.read_response().status == 408
+        connection.close()
 
 
 def test_joins_valid_chunks(served: Gateway):
     body = chat_body()
     chunks = [body[start : start + 7] for start in range(0, len(body), 7)]
-    with RawConnection(served.base_url) as wire:
-        wire.send(encode_request("POST", CHAT_PATH, CHUNKED_HEADERS, encode_chunks(*chunks)))
-        assert json.loads(wire.read_response().body)["object"] == "chat.completion"
+    with RawConnection(served.base_url) as connection:
+        connection.send(encode_request("POST", CHAT_PATH, CHUNKED_HEADERS, encode_chunks(*chunks)))
+        assert json.loads(connection.read_response().body)["object"] == "chat.completion"
 
 
 def test_forwards_a_response_that_precedes_the_end_of_the_body(served: Gateway):
@@ -248,24 +248,24 @@ def test_forwards_a_response_that_precedes_the_end_of_the_body(served: Gateway):
     )
     with (
         CannedProvider(head, b"5\r\nlarge\r\n", b"0\r\n\r\n", pause=0.1) as canned,
-        RawConnection(served.base_url) as wire,
+        RawConnection(served.base_url) as connection,
     ):
         unfinished = b"%x\r\n%s\r\n" % (2_000_000, b" " * 2_000_000)
-        wire.send(
+        connection.send(
             encode_request("POST", "/v1/proxy/files", {**canned.headers, "transfer-encoding": "chunked"}, unfinished)
         )
-        response = wire.read_response()
+        response = connection.read_response()
     assert (response.status, response.end_reason, response.body) == (413, "chunk", b"large")
 
 
 def test_rejects_requests_over_the_in_flight_limit(provider: Mock, tmp_path: Path):
     tables = {"mock": {"host": provider.url}, "limits": {"in_flight": 1}}
-    with run_gateway(tmp_path, tables) as item, RawConnection(item.base_url) as wire:
-        wire.send(encode_request("POST", CHAT_PATH, MOCK_HEADERS, chat_body("mock?first_ms=3000")))
+    with run_gateway(tmp_path, tables) as item, RawConnection(item.base_url) as connection:
+        connection.send(encode_request("POST", CHAT_PATH, MOCK_HEADERS, chat_body("mock?first_ms=3000")))
         time.sleep(0.5)
         refused = send_raw_request(item.base_url, CHAT_PATH, chat_body())
         assert (refused.status, refused.json()["error"]["code"]) == (503, "overloaded")
-        assert (wire.read_response().status, send_raw_request(item.base_url, CHAT_PATH, chat_body()).status) == (
+        assert (connection.read_response().status, send_raw_request(item.base_url, CHAT_PATH, chat_body()).status) == (
             200,
             200,
         )

@@ -77,7 +77,7 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
-def there(s3: str) -> Iterator[FakeBucketProvider]:
+def bucket_provider(s3: str) -> Iterator[FakeBucketProvider]:
     with FakeBucketProvider(s3) as provider:
         yield provider
     assert provider.refused == []
@@ -138,22 +138,22 @@ def kind(request: pytest.FixtureRequest) -> ProviderCase:
 
 
 @pytest.fixture
-def caller(kind: ProviderCase, here: RestartableGateway, there: FakeBucketProvider) -> Client:
-    return create_client(here, there, kind)
+def caller(kind: ProviderCase, here: RestartableGateway, bucket_provider: FakeBucketProvider) -> Client:
+    return create_client(here, bucket_provider, kind)
 
 
 def create_client(
-    here: RestartableGateway, there: FakeBucketProvider, kind: ProviderCase, **configurations: str
+    here: RestartableGateway, bucket_provider: FakeBucketProvider, kind: ProviderCase, **configurations: str
 ) -> Client:
     """Returns a client of a new workspace whose provider is `@m-w`."""
-    options = {**kind.configurations, "custom_host": there.url, **configurations}
+    options = {**kind.configurations, "custom_host": bucket_provider.url, **configurations}
     return create_workspace(Client(here.gateway), f"b{next(COUNTER)}", kind.slug, "m-w", **options)
 
 
-def wait_for_job_id(caller: Client, there: FakeBucketProvider, batch_id: str) -> str:
+def wait_for_job_id(caller: Client, bucket_provider: FakeBucketProvider, batch_id: str) -> str:
     """Waits until the gateway has stored the provider's job id; returns the id."""
-    wait_for("the job", lambda: there.jobs or None)
-    return wait_for("its name there", lambda: caller.read(f"/v1/batches/{batch_id}")["provider_job_id"])
+    wait_for("the job", lambda: bucket_provider.jobs or None)
+    return wait_for("its name at the provider", lambda: caller.read(f"/v1/batches/{batch_id}")["provider_job_id"])
 
 
 def success_row(kind: ProviderCase, sent: dict[str, Any]) -> dict[str, Any]:
@@ -202,18 +202,18 @@ def wait_for_records(here: RestartableGateway, batch_id: str, count: int) -> lis
 
 
 def test_lines_go_to_a_bucket_and_return_in_openai_format(
-    kind: ProviderCase, caller: Client, here: RestartableGateway, there: FakeBucketProvider
+    kind: ProviderCase, caller: Client, here: RestartableGateway, bucket_provider: FakeBucketProvider
 ):
     ai = openai_client(caller, provider="@m-w", metadata='{"team":"red"}')
     lines = [batch_line(number, f"word {number}", model=kind.model, seed=1) for number in range(1, 4)]
     batch = create_batch(ai, to_jsonl(*lines), WINDOW_24H)
-    name = wait_for_job_id(caller, there, batch.id)
+    name = wait_for_job_id(caller, bucket_provider, batch.id)
     names = {"bedrock": JOB_ARN, "vertex-ai": "77", "fireworks-ai": f"gateway-{batch.id.removeprefix('gw_batch_')}"}
     names["cohere"] = "b-1"
     assert name == names[kind.slug]
-    sent = there.input_lines()
+    sent = bucket_provider.input_lines()
     # Results are not in the order of the input.
-    there.finish_job(
+    bucket_provider.finish_job(
         kind.done_state, [error_row(kind, sent[2]), success_row(kind, sent[1]), success_row(kind, sent[0])]
     )
     batch = wait_until_ended(ai, batch.id)
@@ -239,22 +239,22 @@ def test_lines_go_to_a_bucket_and_return_in_openai_format(
     assert recorded[0]["api_key_id"]
 
 
-def test_job_names_its_input_and_output_and_role(here: RestartableGateway, there: FakeBucketProvider):
-    caller = create_client(here, there, PROVIDER_CASES["bedrock"])
+def test_job_names_its_input_and_output_and_role(here: RestartableGateway, bucket_provider: FakeBucketProvider):
+    caller = create_client(here, bucket_provider, PROVIDER_CASES["bedrock"])
     batch = create_batch(openai_client(caller, provider="@m-w"), to_jsonl(batch_line(1, model=CLAUDE)), WINDOW_24H)
-    wait_for_job_id(caller, there, batch.id)
-    own, job = batch.id.removeprefix("gw_batch_"), there.jobs[0]
+    wait_for_job_id(caller, bucket_provider, batch.id)
+    own, job = batch.id.removeprefix("gw_batch_"), bucket_provider.jobs[0]
     assert (job["roleArn"], job["modelId"], job["modelInvocationType"]) == (ROLE_ARN, CLAUDE, "Converse")
     assert job["clientRequestToken"] == own
     assert job["inputDataConfig"]["s3InputDataConfig"]["s3Uri"] == f"s3://s3-bucket/penstock/{own}.jsonl"
-    assert there.input_lines()[0]["recordId"] == "00000000001"
-    there.finish_job("Failed")
+    assert bucket_provider.input_lines()[0]["recordId"] == "00000000001"
+    bucket_provider.finish_job("Failed")
     batch = wait_until_ended(openai_client(caller), batch.id)
     assert (batch.status, batch.errors.data[0].message) == ("failed", "it did not please")
 
 
-def test_bedrock_embedding_batches_use_invoke_model(here: RestartableGateway, there: FakeBucketProvider):
-    caller = create_client(here, there, PROVIDER_CASES["bedrock"])
+def test_bedrock_embedding_batches_use_invoke_model(here: RestartableGateway, bucket_provider: FakeBucketProvider):
+    caller = create_client(here, bucket_provider, PROVIDER_CASES["bedrock"])
     ai = openai_client(caller, provider="@m-w")
     body = {"model": "amazon.titan-embed-text-v2:0", "input": "hi"}
     item = {"custom_id": "e", "method": "POST", "url": "/v1/embeddings", "body": body}
@@ -263,33 +263,35 @@ def test_bedrock_embedding_batches_use_invoke_model(here: RestartableGateway, th
     batch = ai.batches.create(
         input_file_id=file.id, endpoint="/v1/embeddings", completion_window="24h", extra_body=role
     )
-    wait_for_job_id(caller, there, batch.id)
-    assert (there.jobs[0]["modelInvocationType"], there.jobs[0]["roleArn"]) == (
+    wait_for_job_id(caller, bucket_provider, batch.id)
+    assert (bucket_provider.jobs[0]["modelInvocationType"], bucket_provider.jobs[0]["roleArn"]) == (
         "InvokeModel",
         "arn:aws:iam::1:role/other",
     )
-    (sent,) = there.input_lines()
+    (sent,) = bucket_provider.input_lines()
     assert sent["modelInput"]["inputText"] == "hi"
-    there.finish_job("Completed", [{**sent, "modelOutput": {"embedding": [0.5, 1.0], "inputTextTokenCount": 2}}])
+    bucket_provider.finish_job(
+        "Completed", [{**sent, "modelOutput": {"embedding": [0.5, 1.0], "inputTextTokenCount": 2}}]
+    )
     batch = wait_until_ended(ai, batch.id)
     assert batch.status == "completed", batch.errors
     response = read_output_lines(ai, batch.output_file_id)["e"]["response"]["body"]
     assert (response["data"][0]["embedding"], response["usage"]["total_tokens"]) == ([0.5, 1.0], 2)
 
 
-def test_cohere_validates_the_dataset_before_the_batch(here: RestartableGateway, there: FakeBucketProvider):
-    caller = create_client(here, there, PROVIDER_CASES["cohere"])
+def test_cohere_validates_the_dataset_before_the_batch(here: RestartableGateway, bucket_provider: FakeBucketProvider):
+    caller = create_client(here, bucket_provider, PROVIDER_CASES["cohere"])
     ai = openai_client(caller, provider="@m-w")
-    there.validation = ["queued", "processing", "failed"]
-    there.why = "custom_id is missing"
+    bucket_provider.validation = ["queued", "processing", "failed"]
+    bucket_provider.why = "custom_id is missing"
     batch = wait_until_ended(ai, create_batch(ai, to_jsonl(batch_line(1, model=COMMAND)), WINDOW_24H).id)
     assert (batch.status, batch.errors.data[0].message) == ("failed", "custom_id is missing")
-    assert there.kinds == [(batch.id.replace("gw_batch_", "gateway-"), "batch-chat-v2-input")]
-    assert there.jobs == []
+    assert bucket_provider.kinds == [(batch.id.replace("gw_batch_", "gateway-"), "batch-chat-v2-input")]
+    assert bucket_provider.jobs == []
 
 
-def test_translates_lines_to_cohere_dataset_rows(here: RestartableGateway, there: FakeBucketProvider):
-    caller = create_client(here, there, PROVIDER_CASES["cohere"])
+def test_translates_lines_to_cohere_dataset_rows(here: RestartableGateway, bucket_provider: FakeBucketProvider):
+    caller = create_client(here, bucket_provider, PROVIDER_CASES["cohere"])
     ai = openai_client(caller, provider="@m-w")
     image = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
@@ -297,8 +299,8 @@ def test_translates_lines_to_cohere_dataset_rows(here: RestartableGateway, there
     batch = create_batch(
         ai, to_jsonl(batch_line(1, model=COMMAND, messages=request, tools=[tool], max_tokens=9, top_p=0.5)), WINDOW_24H
     )
-    wait_for_job_id(caller, there, batch.id)
-    (sent,) = there.input_lines()
+    wait_for_job_id(caller, bucket_provider, batch.id)
+    (sent,) = bucket_provider.input_lines()
     assert sent == {
         "custom_id": "line-1",
         "body": {
@@ -311,18 +313,20 @@ def test_translates_lines_to_cohere_dataset_rows(here: RestartableGateway, there
             "p": 0.5,
         },
     }
-    assert there.jobs[0] == {
+    assert bucket_provider.jobs[0] == {
         "name": batch.id.replace("gw_batch_", "gateway-"),
         "input_dataset_id": "d-in",
         "model": COMMAND,
     }
-    there.finish_job("BATCH_STATUS_FAILED")
+    bucket_provider.finish_job("BATCH_STATUS_FAILED")
     batch = wait_until_ended(ai, batch.id)
     assert (batch.status, batch.errors.data[0].message) == ("failed", "it did not please")
 
 
-def test_unsupported_cohere_parameters_fail_with_their_line(here: RestartableGateway, there: FakeBucketProvider):
-    caller = create_client(here, there, PROVIDER_CASES["cohere"])
+def test_unsupported_cohere_parameters_fail_with_their_line(
+    here: RestartableGateway, bucket_provider: FakeBucketProvider
+):
+    caller = create_client(here, bucket_provider, PROVIDER_CASES["cohere"])
     ai = openai_client(caller, provider="@m-w")
     lines = [
         batch_line(1, model=COMMAND),
@@ -333,11 +337,11 @@ def test_unsupported_cohere_parameters_fail_with_their_line(here: RestartableGat
     actual = [(error.code, error.line) for error in batch.errors.data]
     assert (batch.status, actual) == ("failed", [("untranslatable", 2)])
     assert "stop_sequences" in batch.errors.data[0].message
-    assert there.asked == []
+    assert bucket_provider.asked == []
 
 
-def test_cohere_embeds_each_line_with_its_input_type(here: RestartableGateway, there: FakeBucketProvider):
-    caller = create_client(here, there, PROVIDER_CASES["cohere"])
+def test_cohere_embeds_each_line_with_its_input_type(here: RestartableGateway, bucket_provider: FakeBucketProvider):
+    caller = create_client(here, bucket_provider, PROVIDER_CASES["cohere"])
     ai = openai_client(caller, provider="@m-w")
     bodies = [{"input": ["a", "b"], "input_type": "search_query"}, {"input": "c", "dimensions": 256}]
     lines = [
@@ -348,9 +352,9 @@ def test_cohere_embeds_each_line_with_its_input_type(here: RestartableGateway, t
         file=("a", to_jsonl(*lines)), purpose="batch", extra_headers={"x-gateway-provider": "gateway"}
     )
     batch = ai.batches.create(input_file_id=file.id, endpoint="/v1/embeddings", completion_window="24h")
-    wait_for_job_id(caller, there, batch.id)
-    assert there.kinds[0][1] == "batch-embed-v2-input"
-    assert [input_line["body"] for input_line in there.input_lines()] == [
+    wait_for_job_id(caller, bucket_provider, batch.id)
+    assert bucket_provider.kinds[0][1] == "batch-embed-v2-input"
+    assert [input_line["body"] for input_line in bucket_provider.input_lines()] == [
         {"texts": ["a", "b"], "input_type": "search_query", "embedding_types": ["float"]},
         {"texts": ["c"], "input_type": "search_document", "embedding_types": ["float"], "output_dimension": 256},
     ]
@@ -363,7 +367,7 @@ def test_cohere_embeds_each_line_with_its_input_type(here: RestartableGateway, t
         }
         for n, actual in enumerate(vectors)
     ]
-    there.finish_job("BATCH_STATUS_COMPLETED", results)
+    bucket_provider.finish_job("BATCH_STATUS_COMPLETED", results)
     batch = wait_until_ended(ai, batch.id)
     assert batch.status == "completed", batch.errors
     output_lines = read_output_lines(ai, batch.output_file_id)
@@ -372,25 +376,27 @@ def test_cohere_embeds_each_line_with_its_input_type(here: RestartableGateway, t
     assert output_lines["e0"]["response"]["body"]["usage"]["total_tokens"] == 3
 
 
-def test_invalid_avro_output_fails_the_batch_with_a_message(here: RestartableGateway, there: FakeBucketProvider):
-    caller = create_client(here, there, PROVIDER_CASES["cohere"])
+def test_invalid_avro_output_fails_the_batch_with_a_message(
+    here: RestartableGateway, bucket_provider: FakeBucketProvider
+):
+    caller = create_client(here, bucket_provider, PROVIDER_CASES["cohere"])
     ai = openai_client(caller, provider="@m-w")
     batch = create_batch(ai, to_jsonl(batch_line(1, model=COMMAND)), WINDOW_24H)
-    wait_for_job_id(caller, there, batch.id)
-    there.finish_job("running", [])
-    there.objects[f"{there.signed}&part=0"] = b"<html>"
-    there.state = "BATCH_STATUS_COMPLETED"
+    wait_for_job_id(caller, bucket_provider, batch.id)
+    bucket_provider.finish_job("running", [])
+    bucket_provider.objects[f"{bucket_provider.signed}&part=0"] = b"<html>"
+    bucket_provider.state = "BATCH_STATUS_COMPLETED"
     batch = wait_until_ended(ai, batch.id)
     assert (batch.status, "Avro" in batch.errors.data[0].message) == ("failed", True)
 
 
-def test_claude_on_vertex_uses_the_anthropic_format(here: RestartableGateway, there: FakeBucketProvider):
-    caller = create_client(here, there, PROVIDER_CASES["vertex-ai"])
+def test_claude_on_vertex_uses_the_anthropic_format(here: RestartableGateway, bucket_provider: FakeBucketProvider):
+    caller = create_client(here, bucket_provider, PROVIDER_CASES["vertex-ai"])
     ai = openai_client(caller, provider="@m-w")
     batch = create_batch(ai, to_jsonl(batch_line(1, model="claude-test@1")), WINDOW_24H)
-    wait_for_job_id(caller, there, batch.id)
-    (sent,) = there.input_lines()
-    assert there.jobs[0]["model"] == "publishers/anthropic/models/claude-test@1"
+    wait_for_job_id(caller, bucket_provider, batch.id)
+    (sent,) = bucket_provider.input_lines()
+    assert bucket_provider.jobs[0]["model"] == "publishers/anthropic/models/claude-test@1"
     assert sent["request"]["anthropic_version"] == "vertex-2023-10-16"
     assert "model" not in sent["request"]
     message = {
@@ -402,7 +408,7 @@ def test_claude_on_vertex_uses_the_anthropic_format(here: RestartableGateway, th
         "stop_reason": "end_turn",
         "usage": {"input_tokens": 3, "output_tokens": 2},
     }
-    there.finish_job("JOB_STATE_SUCCEEDED", [{**sent, "status": "", "response": message}])
+    bucket_provider.finish_job("JOB_STATE_SUCCEEDED", [{**sent, "status": "", "response": message}])
     batch = wait_until_ended(ai, batch.id)
     assert batch.status == "completed", batch.errors
     response = read_output_lines(ai, batch.output_file_id)["line-1"]["response"]["body"]
@@ -410,35 +416,40 @@ def test_claude_on_vertex_uses_the_anthropic_format(here: RestartableGateway, th
 
 
 def test_kill_9_duplicates_neither_job_nor_records(
-    kind: ProviderCase, caller: Client, here: RestartableGateway, there: FakeBucketProvider
+    kind: ProviderCase, caller: Client, here: RestartableGateway, bucket_provider: FakeBucketProvider
 ):
     batch = create_batch(
         openai_client(caller, provider="@m-w"),
         to_jsonl(batch_line(1, model=kind.model), batch_line(2, model=kind.model)),
         WINDOW_24H,
     )
-    wait_for_job_id(caller, there, batch.id)
+    wait_for_job_id(caller, bucket_provider, batch.id)
     here.kill()
-    there.finish_job(kind.done_state, [success_row(kind, sent) for sent in there.input_lines()])
+    bucket_provider.finish_job(kind.done_state, [success_row(kind, sent) for sent in bucket_provider.input_lines()])
     here.start()
     batch = wait_until_ended(openai_client(here.client_with_key(caller.key)), batch.id)
     assert (batch.status, batch.request_counts.completed) == ("completed", 2), batch.errors
-    assert len(there.jobs) == 1
+    assert len(bucket_provider.jobs) == 1
     assert len(wait_for_records(here, batch.id, 2)) == 2
 
 
-def test_cancelling_ends_a_job_without_results(kind: ProviderCase, caller: Client, there: FakeBucketProvider):
+def test_cancelling_ends_a_job_without_results(kind: ProviderCase, caller: Client, bucket_provider: FakeBucketProvider):
     ai = openai_client(caller, provider="@m-w")
     batch = create_batch(ai, to_jsonl(batch_line(1, model=kind.model)), WINDOW_24H)
-    wait_for_job_id(caller, there, batch.id)
+    wait_for_job_id(caller, bucket_provider, batch.id)
     assert ai.batches.cancel(batch.id).status == "cancelling"
     batch = wait_until_ended(ai, batch.id)
     assert (batch.status, batch.request_counts.completed, batch.output_file_id) == ("cancelled", 0, None), batch.errors
-    assert sum(method == kind.cancel_method and path.startswith(kind.cancel_path) for method, path in there.asked) == 1
+    assert (
+        sum(
+            method == kind.cancel_method and path.startswith(kind.cancel_path) for method, path in bucket_provider.asked
+        )
+        == 1
+    )
 
 
 def test_invalid_lines_of_a_job_fail_before_they_are_sent(
-    kind: ProviderCase, caller: Client, there: FakeBucketProvider
+    kind: ProviderCase, caller: Client, bucket_provider: FakeBucketProvider
 ):
     ai = openai_client(caller, provider="@m-w")
     wrong = [
@@ -450,18 +461,18 @@ def test_invalid_lines_of_a_job_fail_before_they_are_sent(
     actual = [(error.code, error.line) for error in batch.errors.data]
     expected = [("mismatched_model", 2), *([("untranslatable", 3)] if kind.slug != "fireworks-ai" else [])]
     assert (batch.status, actual) == ("failed", expected)
-    assert there.asked == []
+    assert bucket_provider.asked == []
 
 
 @pytest.mark.parametrize(
     "kind", [kind for kind in PROVIDER_CASES.values() if kind.configurations], ids=lambda kind: kind.slug
 )
 def test_missing_job_options_are_reported_before_creation(
-    kind: ProviderCase, here: RestartableGateway, there: FakeBucketProvider
+    kind: ProviderCase, here: RestartableGateway, bucket_provider: FakeBucketProvider
 ):
     absent = {"aws_s3_bucket", "aws_batch_role_arn", "fireworks_account_id", "vertex_storage_bucket_name"}
     bare = {name: value for name, value in kind.configurations.items() if name not in absent}
-    caller = create_client(here, there, kind._replace(configurations=bare))
+    caller = create_client(here, bucket_provider, kind._replace(configurations=bare))
     file = openai_client(caller).files.create(file=("a", to_jsonl(batch_line(1, model=kind.model))), purpose="batch")
     body: dict[str, Any] = {"input_file_id": file.id, "endpoint": CHAT_PATH, "completion_window": WINDOW_24H}
     options = {"x-gateway-provider": "@m-w"}
@@ -473,29 +484,31 @@ def test_missing_job_options_are_reported_before_creation(
     expect_error(caller.post("/v1/batches", odd), 400, "AB01", "provider_options.colour")
 
 
-def test_native_jobs_must_use_an_allowed_model(kind: ProviderCase, here: RestartableGateway, there: FakeBucketProvider):
+def test_native_jobs_must_use_an_allowed_model(
+    kind: ProviderCase, here: RestartableGateway, bucket_provider: FakeBucketProvider
+):
     name, admin = f"b{next(COUNTER)}", Client(here.gateway)
-    options = {**kind.configurations, "custom_host": there.url}
+    options = {**kind.configurations, "custom_host": bucket_provider.url}
     caller = create_workspace(admin, name, kind.slug, "m-w", **options)
     allowed = {"models": [{"slug": kind.model, "enabled": True, "is_custom": True}], "allow_all_models": False}
     expect_ok(admin.put(f"/v1/integrations/m-{name}/models", allowed))
-    there_itself = Client(here.gateway, caller.key, {"x-gateway-provider": "@m-w"})
+    provider_client = Client(here.gateway, caller.key, {"x-gateway-provider": "@m-w"})
     another = native_job(kind, kind.model + "-other")
-    wait_for("the models at the edge", lambda: there_itself.post("/v1/batch_jobs", another).status == 403 or None)
-    there.asked.clear()
-    there.jobs.clear()
+    wait_for("the models at the edge", lambda: provider_client.post("/v1/batch_jobs", another).status == 403 or None)
+    bucket_provider.asked.clear()
+    bucket_provider.jobs.clear()
     # Fields that the provider ignores do not count as the model.
-    beside = {"model": kind.model, **another} if kind.slug == "bedrock" else {"modelId": kind.model, **another}
-    for job in ({}, another, beside):
-        response = there_itself.post("/v1/batch_jobs", job)
+    with_model = {"model": kind.model, **another} if kind.slug == "bedrock" else {"modelId": kind.model, **another}
+    for job in ({}, another, with_model):
+        response = provider_client.post("/v1/batch_jobs", job)
         assert (response.status, response.json()["error"]["code"]) == (403, "model_not_allowed"), job
-    assert there.asked == []
+    assert bucket_provider.asked == []
     ai = openai_client(caller, provider="@m-w")
     wrong = wait_until_ended(ai, create_batch(ai, to_jsonl(batch_line(1, model=kind.model + "-other")), WINDOW_24H).id)
     assert [error.code for error in wrong.errors.data] == ["model_not_allowed"]
     batch = create_batch(ai, to_jsonl(batch_line(1, model=kind.model), batch_line(2, model=kind.model)), WINDOW_24H)
-    wait_for_job_id(caller, there, batch.id)
-    there.finish_job(kind.done_state, [success_row(kind, sent) for sent in there.input_lines()])
+    wait_for_job_id(caller, bucket_provider, batch.id)
+    bucket_provider.finish_job(kind.done_state, [success_row(kind, sent) for sent in bucket_provider.input_lines()])
     batch = wait_until_ended(ai, batch.id)
     assert (batch.status, batch.request_counts.completed) == ("completed", 2), batch.errors
 
@@ -518,10 +531,10 @@ PASSTHROUGH_OPTIONS = {
 
 @pytest.mark.parametrize("slug", list(PASSTHROUGH_OPTIONS))
 def test_provider_batch_follows_the_openai_api_end_to_end(
-    slug: str, here: RestartableGateway, there: FakeBucketProvider
+    slug: str, here: RestartableGateway, bucket_provider: FakeBucketProvider
 ):
     kind = PROVIDER_CASES[slug]
-    caller = create_client(here, there, kind, **PASSTHROUGH_OPTIONS[slug])
+    caller = create_client(here, bucket_provider, kind, **PASSTHROUGH_OPTIONS[slug])
     ai = openai_client(caller, provider="@m-w")
     lines = [batch_line(number, f"word {number}", model=kind.model) for number in (1, 2)]
     file = ai.files.create(file=("lines.jsonl", to_jsonl(*lines)), purpose="batch")
@@ -535,8 +548,8 @@ def test_provider_batch_follows_the_openai_api_end_to_end(
     output = Client(here.gateway, caller.key, {"x-gateway-provider": "@m-w"})
     early = output.get(f"/v1/batches/{batch.id}/output")
     assert (early.status, early.json()["error"]["code"]) == (404, "no_output")
-    sent = there.input_lines()
-    there.finish_job(kind.done_state, [error_row(kind, sent[1]), success_row(kind, sent[0])])
+    sent = bucket_provider.input_lines()
+    bucket_provider.finish_job(kind.done_state, [error_row(kind, sent[1]), success_row(kind, sent[0])])
     batch = ai.batches.retrieve(batch.id)
     assert (batch.status, batch.request_counts.completed, batch.input_file_id) == ("completed", 1, file.id)
     response = output.get(f"/v1/batches/{batch.id}/output")
@@ -555,9 +568,9 @@ def test_provider_batch_follows_the_openai_api_end_to_end(
 
 
 @pytest.mark.parametrize("slug", list(PASSTHROUGH_OPTIONS))
-def test_provider_batch_is_cancelled(slug: str, here: RestartableGateway, there: FakeBucketProvider):
+def test_provider_batch_is_cancelled(slug: str, here: RestartableGateway, bucket_provider: FakeBucketProvider):
     kind = PROVIDER_CASES[slug]
-    ai = openai_client(create_client(here, there, kind, **PASSTHROUGH_OPTIONS[slug]), provider="@m-w")
+    ai = openai_client(create_client(here, bucket_provider, kind, **PASSTHROUGH_OPTIONS[slug]), provider="@m-w")
     file = ai.files.create(file=("lines.jsonl", to_jsonl(batch_line(1, model=kind.model))), purpose="batch")
     batch = ai.batches.create(
         input_file_id=file.id, endpoint=CHAT_PATH, completion_window=WINDOW_24H, extra_body={"model": kind.model}
@@ -566,8 +579,12 @@ def test_provider_batch_is_cancelled(slug: str, here: RestartableGateway, there:
     assert (ended.id, ended.status, ended.input_file_id) == (batch.id, "cancelled", file.id)
 
 
-def test_providers_without_batches_point_to_gateway_batches(here: RestartableGateway, there: FakeBucketProvider):
-    caller = create_workspace(Client(here.gateway), f"b{next(COUNTER)}", "perplexity-ai", "m-w", custom_host=there.url)
+def test_providers_without_batches_point_to_gateway_batches(
+    here: RestartableGateway, bucket_provider: FakeBucketProvider
+):
+    caller = create_workspace(
+        Client(here.gateway), f"b{next(COUNTER)}", "perplexity-ai", "m-w", custom_host=bucket_provider.url
+    )
     ai = openai_client(caller, provider="@m-w")
     fields = ("lines.jsonl", to_jsonl(batch_line(1, model=COMMAND)))
     body: dict[str, Any] = {"input_file_id": "d-in", "endpoint": CHAT_PATH, "completion_window": WINDOW_24H}
@@ -582,15 +599,15 @@ def test_providers_without_batches_point_to_gateway_batches(here: RestartableGat
         with pytest.raises(openai.APIStatusError, match="gateway_options of the batch") as wrong:
             build_request()
         assert wrong.value.code == "unsupported_operation"
-    assert there.asked == []
+    assert bucket_provider.asked == []
 
 
 @pytest.mark.parametrize("slug", list(PASSTHROUGH_OPTIONS))
 def test_files_batches_and_tuning_must_use_an_allowed_model(
-    slug: str, here: RestartableGateway, there: FakeBucketProvider
+    slug: str, here: RestartableGateway, bucket_provider: FakeBucketProvider
 ):
     kind, name, admin = PROVIDER_CASES[slug], f"b{next(COUNTER)}", Client(here.gateway)
-    options = {**kind.configurations, "custom_host": there.url, **PASSTHROUGH_OPTIONS[slug]}
+    options = {**kind.configurations, "custom_host": bucket_provider.url, **PASSTHROUGH_OPTIONS[slug]}
     caller = create_workspace(admin, name, kind.slug, "m-w", **options)
     allowed = {"models": [{"slug": kind.model, "enabled": True, "is_custom": True}], "allow_all_models": False}
     expect_ok(admin.put(f"/v1/integrations/m-{name}/models", allowed))
@@ -606,8 +623,8 @@ def test_files_batches_and_tuning_must_use_an_allowed_model(
 
     no = (403, "model_not_allowed")
     wait_for("the models at the edge", lambda: status_and_code(create_tuning_job) == no or None)
-    there.asked.clear()
-    there.jobs.clear()
+    bucket_provider.asked.clear()
+    bucket_provider.jobs.clear()
     assert status_and_code(lambda: upload_row(batch_line(1, model=other))) == no
     if slug == "fireworks-ai":
         assert status_and_code(lambda: upload_row({"custom_id": "a", "body": {"model": other, "messages": []}})) == no
@@ -618,16 +635,16 @@ def test_files_batches_and_tuning_must_use_an_allowed_model(
     )
     untold = Client(here.gateway, caller.key, {"x-gateway-provider": "@m-w"})
     assert untold.post("/v1/fine_tuning/jobs", {"training_file": uri}).status == 403
-    assert there.asked == []
+    assert bucket_provider.asked == []
     # Additional fields must not name another model either.
-    for beside in ({"provider_options": {"model": other}}, {"modelId": other}):
-        sent = {"model": kind.model, **beside}
+    for other_model in ({"provider_options": {"model": other}}, {"modelId": other}):
+        sent = {"model": kind.model, **other_model}
         assert status_and_code(lambda sent=sent: ai.batches.create(**body, extra_body=sent)) == no
-    assert there.jobs == []
+    assert bucket_provider.jobs == []
 
 
-def test_missing_batch_fields_are_named_before_sending(here: RestartableGateway, there: FakeBucketProvider):
-    ai = openai_client(create_client(here, there, PROVIDER_CASES["bedrock"]), provider="@m-w")
+def test_missing_batch_fields_are_named_before_sending(here: RestartableGateway, bucket_provider: FakeBucketProvider):
+    ai = openai_client(create_client(here, bucket_provider, PROVIDER_CASES["bedrock"]), provider="@m-w")
     good: dict[str, Any] = {"input_file_id": "s3://s3-bucket/a", "endpoint": CHAT_PATH, "completion_window": WINDOW_24H}
     for wrong, names in (
         ({}, "model"),
@@ -635,4 +652,4 @@ def test_missing_batch_fields_are_named_before_sending(here: RestartableGateway,
     ):
         with pytest.raises(openai.BadRequestError, match=names):
             ai.batches.create(**{**good, **wrong})
-    assert there.jobs == []
+    assert bucket_provider.jobs == []

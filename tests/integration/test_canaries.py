@@ -165,9 +165,9 @@ def disconnect_early(gateway: Gateway) -> int:
     """Sends requests and disconnects before and during the response; returns the number of requests."""
     models = ("mock?first_ms=20000", "mock?chunks=100&chunk_ms=50")
     for model in models:
-        with RawConnection(gateway.base_url) as wire:
+        with RawConnection(gateway.base_url) as connection:
             headers = {**CLIENT_HEADERS, "authorization": f"Bearer {canary('leaving ' + model)}"}
-            wire.send(encode_request("POST", CHAT_PATH, headers, chat_body(model, stream=True)))
+            connection.send(encode_request("POST", CHAT_PATH, headers, chat_body(model, stream=True)))
             time.sleep(0.2)
     return len(models)
 
@@ -427,6 +427,7 @@ def read_stored_files(folder: Path, url: str) -> dict[str, bytes]:
     return result
 
 
+@pytest.mark.slow(18)
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 def test_no_stored_secret_is_written_shown_or_logged(
     kind: str, provider: Mock, tmp_path: Path, request: pytest.FixtureRequest
@@ -537,6 +538,7 @@ def failed_start_outputs(folder: Path, url: str, redis: str) -> Iterator[bytes]:
         yield done.stdout + done.stderr
 
 
+@pytest.mark.slow(26)
 def test_store_credentials_appear_only_in_operator_settings(provider: Mock, own_postgres: Postgres, tmp_path: Path):
     redis = RedisWithPassword(create_folder(tmp_path, "redis"))
     folder = create_folder(tmp_path, "gateway")

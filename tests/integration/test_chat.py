@@ -205,20 +205,20 @@ def test_large_response_streams_with_little_memory(served: Gateway, provider: Mo
 
 def test_body_over_the_limit_is_rejected_before_it_arrives(served: Gateway, provider: Mock):
     limit = 100 * 1024 * 1024
-    with RawConnection(served.base_url) as wire:
-        wire.send(
+    with RawConnection(served.base_url) as connection:
+        connection.send(
             encode_request("POST", "/v1/files", {**MOCK_HEADERS, "content-length": str(limit + 1)}, b"only the start")
         )
-        response = wire.read_response()
+        response = connection.read_response()
     assert response.status == 413
     assert str(limit) in response.json()["error"]["message"]
     assert not provider.ledger()
 
 
 def test_one_connection_carries_many_requests(served: Gateway):
-    with RawConnection(served.base_url) as wire:
+    with RawConnection(served.base_url) as connection:
         for number in range(20):
-            response = wire.request(CHAT_PATH, chat_body(stream=number % 3 == 0))
+            response = connection.request(CHAT_PATH, chat_body(stream=number % 3 == 0))
             assert (response.status, response.end_reason) == (200, "chunk" if number % 3 == 0 else "length")
 
 
@@ -226,18 +226,18 @@ def test_one_connection_carries_many_requests(served: Gateway):
 def test_each_response_has_its_own_trace_id(served: Gateway, length: int):
     with RawConnection(served.base_url) as item, RawConnection(served.base_url) as other:
         for number in range(100):
-            for wire, letter in ((item, "a"), (other, "b"), (item, "a")):
+            for connection, letter in ((item, "a"), (other, "b"), (item, "a")):
                 body = f"{letter}{number // 3}".ljust(length, "-")
-                response = wire.request(CHAT_PATH, chat_body(), {**MOCK_HEADERS, "x-gateway-trace-id": body})
+                response = connection.request(CHAT_PATH, chat_body(), {**MOCK_HEADERS, "x-gateway-trace-id": body})
                 assert (response.status, response.get_header("x-gateway-trace-id")) == (200, body)
 
 
 def test_pipelined_requests_are_answered_in_order(served: Gateway, provider: Mock):
     models = [f"mock?chunks={1 + 9 * (number % 2)}&first_ms={30 * (number % 3)}" for number in range(6)]
     bodies = [chat_body(model, stream=number % 2 == 0) for number, model in enumerate(models)]
-    with RawConnection(served.base_url) as wire:
-        wire.send(b"".join(encode_request("POST", CHAT_PATH, MOCK_HEADERS, body) for body in bodies))
-        responses = [wire.read_response() for _ in bodies]
+    with RawConnection(served.base_url) as connection:
+        connection.send(b"".join(encode_request("POST", CHAT_PATH, MOCK_HEADERS, body) for body in bodies))
+        responses = [connection.read_response() for _ in bodies]
     assert [response.end_reason for response in responses] == ["chunk", "length"] * 3
     assert [response.stable_body for response in responses] == [
         send_raw_request(provider.url, CHAT_PATH, body, JSON_HEADERS).stable_body for body in bodies
@@ -246,33 +246,33 @@ def test_pipelined_requests_are_answered_in_order(served: Gateway, provider: Moc
 
 def test_client_that_expects_100_continue_gets_it(served: Gateway):
     body = chat_body()
-    with RawConnection(served.base_url, timeout=5) as wire:
-        wire.send(
+    with RawConnection(served.base_url, timeout=5) as connection:
+        connection.send(
             encode_request(
                 "POST", CHAT_PATH, {**MOCK_HEADERS, "expect": "100-continue", "content-length": str(len(body))}
             )
         )
-        assert wire.socket.recv(1024).startswith(b"HTTP/1.1 100 ")
-        wire.send(body)
+        assert connection.socket.recv(1024).startswith(b"HTTP/1.1 100 ")
+        connection.send(body)
         # The blank line after the 100 may arrive separately.
-        assert wire.read_response().status == 200
+        assert connection.read_response().status == 200
 
 
 def test_closes_the_connection_if_asked_to(served: Gateway):
-    with RawConnection(served.base_url) as wire:
-        response = wire.request(CHAT_PATH, chat_body(stream=True), {**MOCK_HEADERS, "connection": "close"})
+    with RawConnection(served.base_url) as connection:
+        response = connection.request(CHAT_PATH, chat_body(stream=True), {**MOCK_HEADERS, "connection": "close"})
         assert response.events[-1] == b"data: [DONE]"
-        assert wire.is_closed()
+        assert connection.is_closed()
 
 
 def test_http_1_0_stream_ends_with_the_connection(served: Gateway):
-    with RawConnection(served.base_url) as wire:
-        wire.send(
+    with RawConnection(served.base_url) as connection:
+        connection.send(
             encode_request("POST", CHAT_PATH, MOCK_HEADERS, chat_body(stream=True)).replace(
                 b" HTTP/1.1\r\n", b" HTTP/1.0\r\n"
             )
         )
-        response = wire.read_response()
+        response = connection.read_response()
     assert (response.status, response.end_reason, response.events[-1]) == (200, "close", b"data: [DONE]")
 
 

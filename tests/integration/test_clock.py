@@ -12,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from joserfc import jws
 from joserfc.jwk import RSAKey
 
@@ -191,6 +192,7 @@ def check_expiry(item: Gateway, date: FakeClock, born: float, tokens: TokenSigne
     assert 0.25 < measure_retry_wait(item) < 3
 
 
+@pytest.mark.slow(48)
 def test_clock_jumps_under_load_affect_only_expiry(
     tmp_path: Path, provider: Mock, redis: RedisServer, new_store: StoreFactory
 ):

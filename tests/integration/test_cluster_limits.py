@@ -204,6 +204,7 @@ def test_rate_limit_of_three_nodes_admits_exactly_its_value(nodes: list[Gateway]
     assert set(statuses) == {429}
 
 
+@pytest.mark.slow(18)
 def test_nodes_that_start_without_redis_share_limits(
     tmp_path: Path, provider: Mock, postgres: Postgres, redis: RedisServer
 ):

@@ -70,8 +70,10 @@ def test_default_config_is_unique_and_not_applied_to_requests(admin: Client):
     assert admin.read(f"/v1/configs/{item}")["version_id"] == version
     row = admin.read(f"/v1/configs/{item}")
     span = "start_time=2020-01-01T00:00:00Z&end_time=2099-01-01T00:00:00Z"
-    asked_for = f"{span}&organisation_id={row['organisation_id']}&workspace_id={target_workspace}&resource_type=configs"
-    records = admin.read(f"/v1/audit-logs?{asked_for}")["records"]
+    audit_query = (
+        f"{span}&organisation_id={row['organisation_id']}&workspace_id={target_workspace}&resource_type=configs"
+    )
+    records = admin.read(f"/v1/audit-logs?{audit_query}")["records"]
     moved = admin.read(f"/v1/configs/{two}")["id"]
     assert {row["id"], moved} <= {record["resource_id"] for record in records if record["action"] == "update"}
     # A request that names neither config nor provider does not get the default config.

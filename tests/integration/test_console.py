@@ -203,7 +203,7 @@ def run_browser_tests(admin: Client, environment: dict[str, str], *files: str) -
     return done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.slow(190)
 @pytest.mark.timeout(MAX_BROWSER_SECONDS + 20)
 def test_pages_in_a_browser(admin: Client, seeded: dict[str, str]):
     """Draws docs/console.png anew, too, if `PENSTOCK_README_PICTURE` has its absolute path."""
@@ -214,7 +214,7 @@ def test_pages_in_a_browser(admin: Client, seeded: dict[str, str]):
     print(report)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(10)
 @pytest.mark.timeout(MAX_BROWSER_SECONDS + 20)
 def test_system_page_shows_redis(redis: RedisServer, new_store: StoreFactory, tmp_path: Path):
     tables = {**TABLES, "redis": {"url": redis.url}}

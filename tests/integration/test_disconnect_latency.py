@@ -1,4 +1,4 @@
-"""Latency of disconnect detection, in every phase and over each protocol. `python -m loadtests.leaving` measures the
+"""Latency of disconnect detection, in every phase and over each protocol. `python -m loadtests.disconnects` measures the
 exact figures.
 """
 
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from loadtests.leaving.callers import Http2Client
-from loadtests.leaving.measure import DisconnectResults, make_clients, measure_disconnects, wait_until
-from loadtests.leaving.provider import PHASES, TAG_HEADER, Provider
+from loadtests.disconnects.clients import Http2Client
+from loadtests.disconnects.measure import DisconnectResults, make_clients, measure_disconnects, wait_until
+from loadtests.disconnects.provider import PHASES, TAG_HEADER, Provider
 from tests.integration.raw_http import CHAT_PATH, MOCK_HEADERS, RawConnection, chat_body, encode_request
 from tests.integration.serving import ENTRY_MODES, run_gateway
 from tests.processes import wait_for
@@ -35,7 +35,7 @@ METERED_PHASES = {"flowing", "paused", "pushed back"}
 
 @dataclass
 class SmallRun:
-    callers: int = 40
+    clients: int = 40
     rate: float = 200.0
 
 
@@ -105,9 +105,9 @@ def test_half_closed_connection_counts_as_disconnected(served: Gateway, provider
     """The server cannot distinguish a client that has finished sending from one that has disconnected; see
     docs/time.md.
     """
-    with RawConnection(served.base_url) as wire:
-        wire.send(encode_request("POST", CHAT_PATH, MOCK_HEADERS, chat_body("mock?first_ms=30000")))
+    with RawConnection(served.base_url) as connection:
+        connection.send(encode_request("POST", CHAT_PATH, MOCK_HEADERS, chat_body("mock?first_ms=30000")))
         wait_for("it at the provider", lambda: provider.ledger() or None)
-        wire.socket.shutdown(socket.SHUT_WR)
-        assert wire.read_response().status == 0
+        connection.socket.shutdown(socket.SHUT_WR)
+        assert connection.read_response().status == 0
     wait_for("its end", lambda: provider.ledger()[0]["outcome"] == "client_closed" or None)

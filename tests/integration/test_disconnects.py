@@ -62,10 +62,10 @@ def test_disconnect_while_waiting_for_the_first_byte(
     served: Gateway, provider: Mock, before: int, leave: Callable[[RawConnection], None], path: str, stream: bool
 ):
     model = "mock?first_ms=30000"
-    with RawConnection(served.base_url) as wire:
-        wire.send(encode_request("POST", path, MOCK_HEADERS, chat_body(model, stream=stream)))
+    with RawConnection(served.base_url) as connection:
+        connection.send(encode_request("POST", path, MOCK_HEADERS, chat_body(model, stream=stream)))
         wait_for_request(provider)
-        leave(wire)
+        leave(connection)
     received = wait_for_request(provider, ended=True, seconds=MAX_DETECTION_SECONDS)
     assert received["outcome"] == "client_closed"
     record = assert_one_aborted_record(served, before, model)
@@ -78,10 +78,10 @@ def test_disconnect_during_a_stream(
     served: Gateway, provider: Mock, before: int, leave: Callable[[RawConnection], None], path: str, chunk_ms: int
 ):
     model = f"mock?chunks=5000&chunk_ms={chunk_ms}"
-    with RawConnection(served.base_url) as wire:
-        wire.send(encode_request("POST", path, MOCK_HEADERS, chat_body(model, stream=True)))
-        wire.read_events(wire.read_head(), 2)
-        leave(wire)
+    with RawConnection(served.base_url) as connection:
+        connection.send(encode_request("POST", path, MOCK_HEADERS, chat_body(model, stream=True)))
+        connection.read_events(connection.read_head(), 2)
+        leave(connection)
     received = wait_for_request(provider, ended=True, seconds=MAX_DETECTION_SECONDS)
     assert received["outcome"] == "client_closed"
     record = assert_one_aborted_record(served, before, model)
@@ -93,10 +93,10 @@ def test_disconnect_during_a_large_response(
     served: Gateway, provider: Mock, before: int, leave: Callable[[RawConnection], None]
 ):
     model = "mock?response_bytes=50000000"
-    with RawConnection(served.base_url, receive_buffer=4096) as wire:
-        wire.send(encode_request("POST", CHAT_PATH, MOCK_HEADERS, chat_body(model)))
-        wire.read_head()
-        leave(wire)
+    with RawConnection(served.base_url, receive_buffer=4096) as connection:
+        connection.send(encode_request("POST", CHAT_PATH, MOCK_HEADERS, chat_body(model)))
+        connection.read_head()
+        leave(connection)
     assert wait_for_request(provider, ended=True, seconds=MAX_DETECTION_SECONDS)["outcome"] == "client_closed"
     assert_one_aborted_record(served, before, model)
 
@@ -104,11 +104,11 @@ def test_disconnect_during_a_large_response(
 def test_disconnect_during_an_upload(
     served: Gateway, provider: Mock, before: int, leave: Callable[[RawConnection], None]
 ):
-    with RawConnection(served.base_url) as wire:
-        wire.send(encode_request("POST", "/v1/files", UPLOAD_HEADERS, b"x" * 3_000_000))
+    with RawConnection(served.base_url) as connection:
+        connection.send(encode_request("POST", "/v1/files", UPLOAD_HEADERS, b"x" * 3_000_000))
         # The mock provider shows nothing yet, because it writes its ledger when a request is complete or aborted.
         assert send_raw_request(served.base_url, CHAT_PATH, chat_body("after-it")).status == 200
-        leave(wire)
+        leave(connection)
     received = wait_for_request(provider, "/v1/files", ended=True, seconds=MAX_DETECTION_SECONDS)
     assert received["outcome"] == "client_closed"
     served.records(before + 2)
@@ -120,10 +120,10 @@ def test_disconnect_during_a_chunked_upload(
     served: Gateway, provider: Mock, before: int, leave: Callable[[RawConnection], None]
 ):
     headers = {**MOCK_HEADERS, "content-type": "application/octet-stream", "transfer-encoding": "chunked"}
-    with RawConnection(served.base_url) as wire:
-        wire.send(encode_request("POST", "/v1/files", headers, b"%x\r\n%s\r\n" % (2_000_000, b"x" * 2_000_000)))
+    with RawConnection(served.base_url) as connection:
+        connection.send(encode_request("POST", "/v1/files", headers, b"%x\r\n%s\r\n" % (2_000_000, b"x" * 2_000_000)))
         assert send_raw_request(served.base_url, CHAT_PATH, chat_body("after-it")).status == 200
-        leave(wire)
+        leave(connection)
     received = wait_for_request(provider, "/v1/files", ended=True, seconds=MAX_DETECTION_SECONDS)
     assert received["outcome"] == "client_closed"
     served.records(before + 2)
@@ -134,10 +134,10 @@ def test_disconnect_during_a_chunked_upload(
 def test_disconnect_before_a_small_body_is_complete(
     served: Gateway, provider: Mock, before: int, leave: Callable[[RawConnection], None]
 ):
-    with RawConnection(served.base_url) as wire:
-        wire.send(encode_request("POST", CHAT_PATH, {**MOCK_HEADERS, "content-length": "1000"}, b'{"model":'))
+    with RawConnection(served.base_url) as connection:
+        connection.send(encode_request("POST", CHAT_PATH, {**MOCK_HEADERS, "content-length": "1000"}, b'{"model":'))
         assert send_raw_request(served.base_url, CHAT_PATH, chat_body("between")).status == 200
-        leave(wire)
+        leave(connection)
     assert wait_for_request(provider)["model"] == "between"
     records = served.records(before + 2)[before:]
     remaining = [record for record in records if record["ai_model"] != "between"]
@@ -149,26 +149,26 @@ def test_disconnect_on_a_keep_alive_connection(
     served: Gateway, provider: Mock, before: int, leave: Callable[[RawConnection], None]
 ):
     model = "mock?chunks=5000&chunk_ms=10"
-    with RawConnection(served.base_url) as wire:
+    with RawConnection(served.base_url) as connection:
         for _ in range(3):
-            wire.request(CHAT_PATH, chat_body("first", stream=True))
-        wire.send(encode_request("POST", CHAT_PATH, MOCK_HEADERS, chat_body(model, stream=True)))
-        wire.read_events(wire.read_head(), 2)
+            connection.request(CHAT_PATH, chat_body("first", stream=True))
+        connection.send(encode_request("POST", CHAT_PATH, MOCK_HEADERS, chat_body(model, stream=True)))
+        connection.read_events(connection.read_head(), 2)
         served.records(before + 3)
         provider.clear_ledger()
-        leave(wire)
+        leave(connection)
     wait_for("its record", lambda: len(served.records(0)) == before + 4 or None, MAX_DETECTION_SECONDS)
     record = assert_one_aborted_record(served, before + 3, model)
     assert record["outcome"] == "aborted"
 
 
 def test_a_hundred_disconnects_at_once(served: Gateway, provider: Mock, before: int):
-    wires = [RawConnection(served.base_url) for _ in range(100)]
-    for wire in wires:
-        wire.send(encode_request("POST", CHAT_PATH, MOCK_HEADERS, chat_body("mock?first_ms=30000", stream=True)))
+    connections = [RawConnection(served.base_url) for _ in range(100)]
+    for connection in connections:
+        connection.send(encode_request("POST", CHAT_PATH, MOCK_HEADERS, chat_body("mock?first_ms=30000", stream=True)))
     wait_for("all at the provider", lambda: len(provider.ledger()) == 100 or None, 10)
-    for wire in wires:
-        wire.close()
+    for connection in connections:
+        connection.close()
     wait_for(
         "all gone", lambda: all(received["outcome"] == "client_closed" for received in provider.ledger()) or None, 5
     )
@@ -178,8 +178,8 @@ def test_a_hundred_disconnects_at_once(served: Gateway, provider: Mock, before: 
 
 
 def test_connected_client_is_not_reported_as_disconnected(served: Gateway, provider: Mock, before: int):
-    with RawConnection(served.base_url) as wire:
+    with RawConnection(served.base_url) as connection:
         for model in ("mock?first_ms=400", "mock?chunks=10&chunk_ms=50"):
-            assert wire.request(CHAT_PATH, chat_body(model, stream=True)).events[-1] == b"data: [DONE]"
+            assert connection.request(CHAT_PATH, chat_body(model, stream=True)).events[-1] == b"data: [DONE]"
     assert [record["outcome"] for record in served.records(before + 2)[before:]] == ["complete"] * 2
     assert [received["outcome"] for received in provider.ledger()] == ["complete"] * 2

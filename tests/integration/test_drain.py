@@ -11,6 +11,8 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.frames import DATA, GOAWAY, HEADERS
 from tests.integration.balancer import LoadBalancer
 from tests.integration.http2 import Http2Connection
@@ -61,6 +63,7 @@ def draining(gateway: Gateway) -> Iterator[None]:
     assert gateway.program.process.wait(MAX_EXIT_SECONDS) == 0
 
 
+@pytest.mark.slow(18)
 def test_rolling_restart_under_load_fails_no_request(provider: Mock, tmp_path: Path):
     rate, seconds, streams = 500, 14, 40
     headers = {**MOCK_HEADERS, **AUTH_HEADERS}
@@ -137,9 +140,9 @@ def test_http2_drain_sends_goaway_and_finishes_open_streams(provider: Mock, tmp_
 def test_endless_streams_end_at_drain_deadline_with_error_event(provider: Mock, tmp_path: Path):
     drain, count = 2.0, 60
     with run_gateway(tmp_path, config_tables(provider, drain)) as gateway, contextlib.ExitStack() as stack:
-        wires = [stack.enter_context(RawConnection(gateway.base_url)) for _ in range(count)]
-        for wire in wires:
-            wire.send(
+        connections = [stack.enter_context(RawConnection(gateway.base_url)) for _ in range(count)]
+        for connection in connections:
+            connection.send(
                 encode_request(
                     "POST",
                     CHAT_PATH,
@@ -147,11 +150,11 @@ def test_endless_streams_end_at_drain_deadline_with_error_event(provider: Mock, 
                     chat_body("mock?chunks=100000&chunk_ms=250", stream=True),
                 )
             )
-        heads = [wire.read_head() for wire in wires]
+        heads = [connection.read_head() for connection in connections]
         bodies: dict[int, bytes] = {}
 
         def read_body(number: int) -> None:
-            bodies[number] = b"".join(wires[number].iter_body(heads[number]))
+            bodies[number] = b"".join(connections[number].iter_body(heads[number]))
 
         readers = [threading.Thread(target=read_body, args=(number,)) for number in range(count)]
         for reader in readers:
@@ -172,25 +175,25 @@ def test_stalled_readers_are_aborted_at_the_drain_deadline(provider: Mock, tmp_p
     with run_gateway(tmp_path, config_tables(provider, drain)) as gateway, contextlib.ExitStack() as stack:
 
         def open_stream(model: str, receive_buffer: int | None = None) -> RawConnection:
-            wire = stack.enter_context(RawConnection(gateway.base_url, receive_buffer=receive_buffer))
-            wire.send(
+            connection = stack.enter_context(RawConnection(gateway.base_url, receive_buffer=receive_buffer))
+            connection.send(
                 encode_request("POST", CHAT_PATH, {**MOCK_HEADERS, **AUTH_HEADERS}, chat_body(model, stream=True))
             )
-            return wire
+            return connection
 
         stuck = [open_stream(LARGE_STREAM_MODEL, SMALL_BUFFER_BYTES) for _ in range(silent)]
         wait_for_backpressure(provider, silent)
         # Each stream uses two file descriptors; the gateway must find those of the stalled clients among them.
         others = [open_stream("mock?chunks=100000&chunk_ms=60000") for _ in range(quiet)]
-        heads = [wire.read_head() for wire in others]
+        heads = [connection.read_head() for connection in others]
         send_sigterm(gateway)
-        for wire, head in zip(others, heads, strict=True):
-            head.body = b"".join(wire.iter_body(head))
+        for connection, head in zip(others, heads, strict=True):
+            head.body = b"".join(connection.iter_body(head))
         assert gateway.program.process.wait(MAX_EXIT_SECONDS) == 0
         assert Counter(head.end_reason for head in heads) == {"chunk": quiet}
         assert all(b"shutting down" in head.body for head in heads)
         # On a busy machine some of them got all that their small buffers take, and the error event.
-        ends = [wire.read_response() for wire in stuck]
+        ends = [connection.read_response() for connection in stuck]
         assert all(end.end_reason == "broken" or b"shutting down" in end.body[-2000:] for end in ends)
         records = gateway.records(silent + quiet)
     assert len(records) == silent + quiet

@@ -194,6 +194,7 @@ def send_case(scene: AccessScenario, route: Route, tried: RequestCase) -> Respon
 
 
 # About 2,500 requests.
+@pytest.mark.slow(50)
 @pytest.mark.timeout(400)
 def test_no_field_value_causes_a_server_error(scene: AccessScenario, request: pytest.FixtureRequest):
     is_sqlite = request.node.callspec.params["new_store"] == "sqlite"

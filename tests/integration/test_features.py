@@ -201,9 +201,9 @@ def test_broken_stream_is_held_or_continued(served: Gateway, path: str):
 def test_passthrough_needs_a_provider_and_no_other_options(served: Gateway):
     refused = send_request(served, {"passthrough": True})
     assert (refused.status, refused.json()["error"]["code"]) == (400, "provider_unresolved")
-    for beside in ({"targets": [WELL]}, {"strategy": {"mode": "single"}}, {"override_params": {"a": 1}}):
-        refused = send_request(served, {"passthrough": True, **beside}, provider="mock")
-        assert (refused.status, refused.json()["error"]["code"]) == (400, "invalid_config"), beside
+    for other_fields in ({"targets": [WELL]}, {"strategy": {"mode": "single"}}, {"override_params": {"a": 1}}):
+        refused = send_request(served, {"passthrough": True, **other_fields}, provider="mock")
+        assert (refused.status, refused.json()["error"]["code"]) == (400, "invalid_config"), other_fields
 
 
 @pytest.mark.parametrize(

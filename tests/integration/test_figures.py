@@ -97,26 +97,27 @@ class OpenStreams:
     """Client connections of streams that were all opened together and have received their response heads."""
 
     def __init__(self, url: str, count: int) -> None:
-        self._wires = [RawConnection(url) for _ in range(count)]
-        for wire in self._wires:
-            wire.send(
+        self._connections = [RawConnection(url) for _ in range(count)]
+        for connection in self._connections:
+            connection.send(
                 encode_request(
                     "POST", CHAT_PATH, _mock_headers(), chat_body("mock?chunks=3&chunk_ms=3000", stream=True)
                 )
             )
-        self._heads = [wire.read_head() for wire in self._wires]
+        self._heads = [connection.read_head() for connection in self._connections]
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for wire in self._wires:
-            wire.close()
+        for connection in self._connections:
+            connection.close()
 
     def completion_states(self) -> set[bool]:
         """Returns the set of outcomes; true stands for a stream that ended with `[DONE]`."""
         return {
-            b"[DONE]" in b"".join(wire.iter_body(head)) for wire, head in zip(self._wires, self._heads, strict=True)
+            b"[DONE]" in b"".join(connection.iter_body(head))
+            for connection, head in zip(self._connections, self._heads, strict=True)
         }
 
 
@@ -152,9 +153,9 @@ class ManagementLoad(BackgroundThread):
         self.url, self.answers = url, 0
 
     def _run(self) -> None:
-        with RawConnection(self.url) as wire:
+        with RawConnection(self.url) as connection:
             while not self._ended.is_set():
-                assert wire.request("/v1/health/burn", headers={}).body == b"burnt"
+                assert connection.request("/v1/health/burn", headers={}).body == b"burnt"
                 self.answers += 1
 
 

@@ -106,9 +106,9 @@ def caller(admin: Client) -> Client:
     return create_workspace(admin, "batching")
 
 
-def bare_id(wire: str | None) -> str:
-    assert wire
-    return wire.removeprefix("gw_file_")
+def bare_id(wire_id: str | None) -> str:
+    assert wire_id
+    return wire_id.removeprefix("gw_file_")
 
 
 def assert_no_secret(gateway: Gateway, *texts: str) -> None:

@@ -195,11 +195,11 @@ def closed(provider: Mock, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 @contextlib.contextmanager
 def request_sender(gateway: Gateway) -> Iterator[Callable[[str, dict[str, str]], Response]]:
     """Yields a function that sends requests over one connection; header values are sent as UTF-8 bytes."""
-    with RawConnection(gateway.base_url) as wire:
+    with RawConnection(gateway.base_url) as connection:
 
         def send_request(path: str, headers: dict[str, str]) -> Response:
             fields = {name: value.encode().decode("latin-1") for name, value in headers.items()}
-            return wire.request(path, None if "upgrade" in headers else chat_body(), fields)
+            return connection.request(path, None if "upgrade" in headers else chat_body(), fields)
 
         yield send_request
 
@@ -286,9 +286,9 @@ def test_trusted_host_is_dialled_from_every_surface(provider: Mock, tmp_path: Pa
         for url, surface in itertools.product(urls, plain):
             assert send(*REQUESTS_BY_SURFACE[surface](url)).status == 200, (url, surface)
         path, headers = REQUESTS_BY_SURFACE["socket"](urls[0])
-        with RawConnection(gateway.base_url) as wire:
-            wire.send(encode_request("GET", path, headers))
-            assert wire.read_head().status == 101
+        with RawConnection(gateway.base_url) as connection:
+            connection.send(encode_request("GET", path, headers))
+            assert connection.read_head().status == 101
         dialled = send(*REQUESTS_BY_SURFACE["foundry"](urls[0]))
         assert (dialled.status, dialled.json()["error"]["code"]) == (502, "upstream_connect_failed")
         assert send(CHAT_PATH, {**OPENAI_HEADERS, "x-gateway-provider": "@near"}).status == 200

@@ -73,10 +73,10 @@ TEXTS = {"large": [LARGE_TEXT], "many": ["some words of a user " * 10_000], "red
 def send_until_over(url: str, slug: str, over: threading.Event, done: dict[str, int]) -> None:
     headers = {"x-gateway-config": slug, "content-type": "application/json"}
     bodies = [chat_body(messages=[{"role": "user", "content": text}]) for text in TEXTS[slug]]
-    with RawConnection(url, timeout=REQUEST_SECONDS) as wire:
+    with RawConnection(url, timeout=REQUEST_SECONDS) as connection:
         while not over.is_set():
             for body in bodies:
-                response = wire.request(CHAT_PATH, body, headers)
+                response = connection.request(CHAT_PATH, body, headers)
                 assert response.status in {200, 246}, (slug, response.status, response.body[:500])
                 done[slug] += 1
                 if over.is_set():
@@ -93,10 +93,10 @@ def test_probes_respond_while_guardrails_work(provider: Mock, tmp_path: Path):
         for sender in senders:
             sender.start()
         try:
-            with RawConnection(url) as wire:
+            with RawConnection(url) as connection:
                 while len(took) < PROBES:
                     began = time.monotonic()
-                    assert wire.request("/live", headers={}).status == 200
+                    assert connection.request("/live", headers={}).status == 200
                     took.append(time.monotonic() - began)
                     time.sleep(PAUSE_SECONDS)
         finally:

@@ -38,9 +38,9 @@ def test_accepts_a_head_up_to_the_limit(served: Gateway, provider: Mock):
 
 @pytest.mark.parametrize("over", [1_000, 60_000])
 def test_rejects_a_longer_head_and_keeps_the_connection(served: Gateway, provider: Mock, over: int):
-    with RawConnection(served.base_url) as wire:
+    with RawConnection(served.base_url) as connection:
         for path in (CHAT_PATH, MESSAGES_PATH, "/v1/proxy/anything", "/v1/api-keys", "/nowhere"):
-            response = wire.request(path, chat_body(), long_headers(MAX_HEAD_BYTES + over))
+            response = connection.request(path, chat_body(), long_headers(MAX_HEAD_BYTES + over))
             assert response.status == 431, path
             reported = response.json()["error"]
             assert (
@@ -49,7 +49,7 @@ def test_rejects_a_longer_head_and_keeps_the_connection(served: Gateway, provide
             )
             assert reported["type"] == "invalid_request_error"
             assert path == MESSAGES_PATH or reported["code"] == "headers_too_large"
-        assert wire.request(CHAT_PATH, chat_body(), MOCK_HEADERS).status == 200
+        assert connection.request(CHAT_PATH, chat_body(), MOCK_HEADERS).status == 200
     assert len(provider.ledger()) == 1
 
 

@@ -263,8 +263,8 @@ def test_repeated_idempotency_key_acts_once_and_replays(workspace_scene: Workspa
         fill_placeholders(item, workspace_scene.names) for item in (make.path or path, make.body, make.counted)
     )
     before = count_rows(client, counted) if counted else 0
-    again_body = body.replace(b"--b", b"--c") if isinstance(body, bytes) else body
-    first, again = (send_create(once, where, item) for item in (body, again_body))
+    repeated_body = body.replace(b"--b", b"--c") if isinstance(body, bytes) else body
+    first, again = (send_create(once, where, item) for item in (body, repeated_body))
     assert expect_ok(first) == expect_ok(again)
     assert (first.get_header("idempotency-replayed"), again.get_header("idempotency-replayed")) == (None, "true")
     if counted:

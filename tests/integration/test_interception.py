@@ -74,11 +74,11 @@ def send_every_kind(gateway: Gateway, provider: Mock) -> None:
     assert send_raw_request(url, CHAT_PATH, chat_body("mock?fault=429")).status == 429
     assert send_raw_request(url, "/v1/version", headers={}).status == 200
     provider.clear_ledger()
-    with RawConnection(url) as wire:
-        wire.send(
+    with RawConnection(url) as connection:
+        connection.send(
             encode_request("POST", CHAT_PATH, MOCK_HEADERS, chat_body("mock?chunk_ms=50&chunks=1000", stream=True))
         )
-        wire.read_events(wire.read_head(), 2)
+        connection.read_events(connection.read_head(), 2)
     assert wait_for_request(provider, ended=True)["outcome"] == "client_closed"
 
 

@@ -64,11 +64,11 @@ def embed_in_request(value: bytes) -> bytes:
 @pytest.mark.parametrize("path", JSON_ROUTES)
 def test_json_test_suite_is_accepted_or_rejected_as_specified(served: Gateway, provider: Mock, path: str):
     forwarded, slowest = [], 0.0
-    with RawConnection(served.base_url) as wire:
+    with RawConnection(served.base_url) as connection:
         for name, text in load_cases():
             for body in (text, embed_in_request(text)):
                 started = time.monotonic()
-                response = wire.request(path, body)
+                response = connection.request(path, body)
                 slowest = max(slowest, time.monotonic() - started)
                 refused = response.status == 400 and re.search(rb"invalid JSON body at byte \d+: ", response.body)
                 if not refused:
@@ -87,10 +87,10 @@ def test_json_test_suite_is_accepted_or_rejected_as_specified(served: Gateway, p
 
 @pytest.mark.parametrize("path", TRANSLATED_ROUTES)
 def test_json_test_suite_causes_no_error_on_translated_routes(served: Gateway, path: str):
-    with RawConnection(served.base_url) as wire:
+    with RawConnection(served.base_url) as connection:
         for name, text in load_cases():
             for body in (text, embed_in_request(text)):
-                response = wire.request(path, body)
+                response = connection.request(path, body)
                 assert response.status < 500, (name, response)
                 assert response.status == 400 or not name.startswith("n"), (name, response)
 
@@ -101,12 +101,12 @@ def test_passthrough_routes_forward_any_body_unchanged(served: Gateway, provider
     # gateway must not.
     config = {"x-gateway-config": '{"provider":"mock","override_params":{"y":1}}'}
     bodies = [body for _, text in load_cases() for body in (text, embed_in_request(text))]
-    with RawConnection(served.base_url) as wire:
+    with RawConnection(served.base_url) as connection:
         for body in bodies:
-            assert wire.request(path, body).status < 500, body[:99]
+            assert connection.request(path, body).status < 500, body[:99]
         assert [entry["body_bytes"] for entry in provider.ledger()] == [len(body) for body in bodies]
         for body in bodies:
-            assert wire.request(path, body, {**MOCK_HEADERS, **config}).status < 500, body[:99]
+            assert connection.request(path, body, {**MOCK_HEADERS, **config}).status < 500, body[:99]
 
 
 HARD_CASES = {
@@ -133,18 +133,18 @@ HARD_CASES = {
 @pytest.mark.parametrize("name", HARD_CASES)
 def test_hard_cases_are_accepted_or_rejected_without_failure(served: Gateway, provider: Mock, name: str):
     body, status = HARD_CASES[name]
-    with RawConnection(served.base_url) as wire:
-        response = wire.request(CHAT_PATH, body)
+    with RawConnection(served.base_url) as connection:
+        response = connection.request(CHAT_PATH, body)
         assert response.status == status, response
-        assert wire.request(CHAT_PATH, chat_body()).status == 200
+        assert connection.request(CHAT_PATH, chat_body()).status == 200
     if status == 200:
         assert provider.ledger()[0]["body_bytes"] == len(body)
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "multipart/form-data; boundary=x", "application/jsonl", "x"])
 def test_operations_accept_only_json_content_types(served: Gateway, kind: str):
-    with RawConnection(served.base_url) as wire:
-        response = wire.request(CHAT_PATH, chat_body(), {**MOCK_HEADERS, "content-type": kind})
+    with RawConnection(served.base_url) as connection:
+        response = connection.request(CHAT_PATH, chat_body(), {**MOCK_HEADERS, "content-type": kind})
         assert (response.status, response.json()["error"]["code"]) == (400, "invalid_header")
         assert "content-type" in response.json()["error"]["message"]
 
@@ -153,10 +153,10 @@ def test_operations_accept_only_json_content_types(served: Gateway, kind: str):
     "kind", ["application/octet-stream", "application/jsonl", "application/sdp", "text/csv", "audio/wav", ""]
 )
 def test_passthrough_routes_accept_any_content_type(served: Gateway, provider: Mock, kind: str):
-    with RawConnection(served.base_url) as wire:
+    with RawConnection(served.base_url) as connection:
         fields = {name: value for name, value in MOCK_HEADERS.items() if name != "content-type"}
         assert (
-            wire.request(
+            connection.request(
                 "/v1/proxy/anything", b"\x00\xff{", {**fields, **({"content-type": kind} if kind else {})}
             ).status
             == 200
@@ -165,12 +165,12 @@ def test_passthrough_routes_accept_any_content_type(served: Gateway, provider: M
 
 
 def test_rejects_a_compressed_body(served: Gateway):
-    with RawConnection(served.base_url) as wire:
-        wire.send(
+    with RawConnection(served.base_url) as connection:
+        connection.send(
             encode_request(
                 "POST", CHAT_PATH, {**MOCK_HEADERS, "content-encoding": "gzip"}, b"\x1f\x8b\x08\x00\x00\x00\x00\x00"
             )
         )
-        response = wire.read_response()
+        response = connection.read_response()
     assert (response.status, response.json()["error"]["code"]) == (400, "invalid_header")
     assert "content-encoding" in response.json()["error"]["message"]

@@ -109,11 +109,11 @@ def test_forwards_nothing_without_a_valid_key(served: Gateway, provider: Mock, p
 
 
 def test_rejects_a_large_body_without_a_key_before_it_arrives(served: Gateway, provider: Mock):
-    with RawConnection(served.base_url) as wire:
-        wire.send(
+    with RawConnection(served.base_url) as connection:
+        connection.send(
             encode_request("POST", "/v1/files", {**PROVIDER_HEADERS, "content-length": "50000000"}, b"only the start")
         )
-        assert wire.read_response().status == 401
+        assert connection.read_response().status == 401
     assert not provider.ledger()
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from tests.gateway import Mock
 
-pytestmark = [pytest.mark.slow, pytest.mark.figures]
+pytestmark = [pytest.mark.slow(30), pytest.mark.figures]
 
 KEYS, CONFIGS = 100_000, 10_000
 OK, LONGEST_SECONDS = 200, 15

@@ -43,6 +43,7 @@ def count_admitted(gateway: Gateway, key: str, rejected: int) -> int:
     return [response.status for response in responses].count(200)
 
 
+@pytest.mark.slow(30)
 @pytest.mark.parametrize("is_shared", [False, True], ids=["node", "redis"])
 def test_jumps_of_the_clock_admit_no_more_than_the_limit(
     tmp_path: Path, provider: Mock, redis: RedisServer, is_shared: bool

@@ -1,7 +1,7 @@
 """Limits of three nodes under heavy load: a hard budget of one dollar is never exceeded, and rate limits admit nearly all
 that they allow.
 
-`PENSTOCK_FIGURES_WORKERS` and `PENSTOCK_FIGURES_CALLERS` set other numbers of workers of a node, and of clients.
+`PENSTOCK_FIGURES_WORKERS` and `PENSTOCK_FIGURES_CLIENTS` set other numbers of workers of a node, and of clients.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from tests.postgres import Postgres
     from tests.redis_server import RedisServer
 
-pytestmark = [pytest.mark.slow, pytest.mark.figures]
+pytestmark = [pytest.mark.slow(30), pytest.mark.figures]
 
 WORKERS = int(os.environ.get("PENSTOCK_FIGURES_WORKERS", "2"))
-CALLERS = int(os.environ.get("PENSTOCK_FIGURES_CALLERS", "60"))
+CLIENTS = int(os.environ.get("PENSTOCK_FIGURES_CLIENTS", "60"))
 MIN_ADMITTED, MAX_RESET_SECONDS = 0.95, 1.0
 # A request is admitted at some time between when it was sent and when its response arrived.
 Admission = tuple[float, float, int]
@@ -85,8 +85,8 @@ class SpendingClients:
 
     def spend(self, disturb: Callable[[], None] = lambda: None) -> None:
         """Spends until nearly all requests are rejected."""
-        with ThreadPoolExecutor(CALLERS) as pool:
-            running = [pool.submit(self._call, number) for number in range(CALLERS)]
+        with ThreadPoolExecutor(CLIENTS) as pool:
+            running = [pool.submit(self._call, number) for number in range(CLIENTS)]
             try:
                 disturb()
                 wait_for("the end of the budget", lambda: self.statuses[-1000:].count(412) > 980 or None, 120)
@@ -183,7 +183,7 @@ def send_paced(
             assert response.status == 429, response.status
 
     began = time.time()
-    with ThreadPoolExecutor(CALLERS) as pool:
+    with ThreadPoolExecutor(CLIENTS) as pool:
         calls = [pool.submit(call, number, began + number / rate) for number in range(int(rate * seconds))]
         for pending in calls:
             pending.result(120)

@@ -28,9 +28,9 @@ LARGE_BODIES = {
 
 
 def send_until_over(url: str, body: bytes, over: threading.Event) -> None:
-    with RawConnection(url, timeout=60) as wire:
+    with RawConnection(url, timeout=60) as connection:
         while not over.is_set():
-            assert wire.request(CHAT_PATH, body).status == 200
+            assert connection.request(CHAT_PATH, body).status == 200
 
 
 def test_probes_respond_while_large_bodies_are_parsed(served: Gateway):
@@ -42,11 +42,11 @@ def test_probes_respond_while_large_bodies_are_parsed(served: Gateway):
         sender.start()
     took = []
     try:
-        with RawConnection(served.base_url) as wire:
+        with RawConnection(served.base_url) as connection:
             for _ in range(100):
                 for path in ("/live", "/ready"):
                     started = time.monotonic()
-                    assert wire.request(path, headers={}).status == 200
+                    assert connection.request(path, headers={}).status == 200
                     took.append(time.monotonic() - started)
                 time.sleep(0.02)
     finally:

@@ -12,6 +12,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 import httpx2
+import pytest
 
 from penstock.logs import spool_format as spool
 from penstock.logs.client import LogClient
@@ -132,6 +133,7 @@ def test_record_is_visible_with_its_bodies_in_time(tmp_path: Path):
         assert metrics["penstock_log_records_stored_total"] == 2
 
 
+@pytest.mark.slow(37)
 def test_kills_of_the_log_worker_lose_and_double_nothing(tmp_path: Path):
     tables = {**TABLES, "records": {"rotate_bytes": 60_000, "keep": 1000, "path": str(tmp_path / "records.jsonl")}}
     with run_gateway(tmp_path, tables) as gateway:

@@ -90,16 +90,16 @@ def test_health_needs_no_key_and_is_not_forwarded(served: Gateway, provider: Moc
 
 
 def test_one_connection_serves_management_and_model_requests(served: Gateway):
-    with RawConnection(served.base_url) as wire:
+    with RawConnection(served.base_url) as connection:
         for _ in range(10):
-            assert wire.request("/v1/health", headers={}).json()["status"] == "success"
-            assert wire.request(CHAT_PATH, chat_body()).status == 200
-        wire.send(
+            assert connection.request("/v1/health", headers={}).json()["status"] == "success"
+            assert connection.request(CHAT_PATH, chat_body()).status == 200
+        connection.send(
             encode_request("GET", "/v1/version")
             + encode_request("POST", CHAT_PATH, MOCK_HEADERS, chat_body())
             + encode_request("GET", "/live")
         )
-        assert [wire.read_response().status for _ in range(3)] == [200, 200, 200]
+        assert [connection.read_response().status for _ in range(3)] == [200, 200, 200]
 
 
 # ── metrics ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -207,9 +207,9 @@ def test_headers_do_not_reach_internal_paths(served: Gateway, headers: dict[str,
 
 @pytest.mark.parametrize("target", ["http://control/internal/snapshot", "http://gateway.test/internal/records"])
 def test_absolute_form_target_does_not_reach_internal_paths(served: Gateway, target: str):
-    with RawConnection(served.base_url) as wire:
-        wire.send(encode_request("GET", target))
-        response = wire.read_response()
+    with RawConnection(served.base_url) as connection:
+        connection.send(encode_request("GET", target))
+        response = connection.read_response()
     assert 400 <= response.status < 500
     assert b"epoch" not in response.body
 
@@ -218,14 +218,14 @@ def test_request_smuggled_in_a_body_is_not_executed(served: Gateway):
     """Sends a body that would be a second request to a server that computes the length differently."""
     hidden = encode_request("POST", "/internal/records", {}, b'{"smuggled": 4242}')
     for path in ("/v1/health", "/v1/version"):
-        with RawConnection(served.base_url) as wire:
-            response = wire.request(path, hidden, {})
+        with RawConnection(served.base_url) as connection:
+            response = connection.request(path, hidden, {})
             assert response.status == 405
-            assert wire.request("/live", headers={}).status == 200
+            assert connection.request("/live", headers={}).status == 200
         both = {"transfer-encoding": "chunked", "content-length": "4"}
-        with RawConnection(served.base_url) as wire:
-            wire.send(encode_request("GET", path, both, b"0\r\n\r\n" + hidden))
-            wire.read_response()
+        with RawConnection(served.base_url) as connection:
+            connection.send(encode_request("GET", path, both, b"0\r\n\r\n" + hidden))
+            connection.read_response()
     assert not [record for record in served.records(0) if "smuggled" in record]
 
 

@@ -45,18 +45,18 @@ def served(new_store: StoreFactory, tmp_path_factory: pytest.TempPathFactory) ->
 def test_stalled_management_bodies_time_out_and_hold_no_worker(served: Gateway, name: str):
     admin = Client(served)
     with ExitStack() as opened:
-        wires = [opened.enter_context(RawConnection(served.base_url)) for _ in range(STALLED_COUNT)]
-        for wire in wires:
-            wire.send(STALLED_REQUESTS[name])
+        connections = [opened.enter_context(RawConnection(served.base_url)) for _ in range(STALLED_COUNT)]
+        for connection in connections:
+            connection.send(STALLED_REQUESTS[name])
         # All of them are open while others are served by the same worker and the same control process.
         workspace = admin.create("/v1/workspaces", {"name": f"beside {name}"})
         expect_ok(admin.get(f"/v1/workspaces/{workspace['id']}"))
         assert send_raw_request(served.base_url, "/live", method="GET").status == 200
-        for wire in wires:
-            response = wire.read_response()
+        for connection in connections:
+            response = connection.read_response()
             assert response.status == 408
             assert "limits.body_idle_ms is 1500" in response.json()["error"]["message"]
-            assert wire.is_closed()
+            assert connection.is_closed()
     # Nothing of them was saved.
     names = [item["name"] for item in admin.read("/v1/workspaces?page_size=100")["data"]]
     assert "x" not in names

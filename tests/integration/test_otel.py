@@ -66,7 +66,7 @@ def test_span_has_the_clients_span_as_parent(tmp_path: Path, mock: Mock):
         assert CANARY.encode() not in b"".join(collector.received)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(8)
 @pytest.mark.timeout(180)
 def test_spans_arrive_once_after_an_outage_and_a_restart(tmp_path: Path, mock: Mock):
     with OtelCollector() as collector:

@@ -124,15 +124,15 @@ def test_killed_edge_process_restarts_and_port_never_refuses(fresh: Gateway):
 
 def test_killed_edge_process_loses_only_its_open_streams(fresh: Gateway):
     with contextlib.ExitStack() as stack:
-        wires = [stack.enter_context(RawConnection(fresh.base_url)) for _ in range(5)]
-        for wire in wires:
-            wire.send(
+        connections = [stack.enter_context(RawConnection(fresh.base_url)) for _ in range(5)]
+        for connection in connections:
+            connection.send(
                 encode_request("POST", CHAT_PATH, MOCK_HEADERS, chat_body("mock?chunks=5000&chunk_ms=20", stream=True))
             )
-        heads = [wire.read_head() for wire in wires]
+        heads = [connection.read_head() for connection in connections]
         (edge,) = edge_pids(fresh)
         os.kill(edge, signal.SIGKILL)
-        responses = [b"".join(wire.iter_body(head)) for wire, head in zip(wires, heads, strict=True)]
+        responses = [b"".join(connection.iter_body(head)) for connection, head in zip(connections, heads, strict=True)]
     assert {head.end_reason for head in heads} == {"broken"}
     assert all(responses)
     assert send_raw_request(fresh.base_url, CHAT_PATH, chat_body()).status == 200
@@ -189,16 +189,16 @@ def test_requests_continue_while_management_returns_503(fresh: Gateway):
     before = len(fresh.records(0))
     first = control_pid(fresh)
     os.kill(first, signal.SIGSTOP)
-    asked_in_vain = RawConnection(fresh.base_url)
+    unanswered = RawConnection(fresh.base_url)
     try:
-        asked_in_vain.send(encode_request("POST", "/v1/health"))
+        unanswered.send(encode_request("POST", "/v1/health"))
         for _ in range(20):
             assert send_raw_request(fresh.base_url, CHAT_PATH, chat_body()).status == 200
     finally:
         os.kill(first, signal.SIGKILL)
     # The request was sent to the process that died. It is not retried, because it may not be safe to repeat.
-    with asked_in_vain:
-        response = asked_in_vain.read_response()
+    with unanswered:
+        response = unanswered.read_response()
     assert response.status == 503
     assert response.get_header("retry-after") == "1"
     assert "restarting" in response.json()["error"]["message"]
@@ -223,14 +223,14 @@ def test_repeated_control_process_kills_affect_no_other_process(fresh: Gateway):
 def test_a_killed_supervisor_leaves_no_process_behind(provider: Mock, tmp_path: Path):
     with run_gateway(tmp_path, config_tables(provider)) as gateway:
         edge_pids(gateway)
-        with RawConnection(gateway.base_url) as wire:
-            wire.send(
+        with RawConnection(gateway.base_url) as connection:
+            connection.send(
                 encode_request("POST", CHAT_PATH, MOCK_HEADERS, chat_body("mock?chunks=10&chunk_ms=50", stream=True))
             )
-            head = wire.read_head()
+            head = connection.read_head()
             gateway.program.process.kill()
             gateway.program.process.wait()
-            body = b"".join(wire.iter_body(head))
+            body = b"".join(connection.iter_body(head))
         assert head.end_reason == "chunk"
         assert b"[DONE]" in body
         wait_for("its children gone", lambda: None if gateway.pids() else True, DRAIN_SECONDS + 8)
@@ -283,14 +283,16 @@ def test_running_requests_finish_during_the_drain(fresh: Gateway):
 
 @pytest.mark.parametrize("path", [CHAT_PATH, MESSAGES_PATH])
 def test_endless_stream_ends_at_drain_deadline_with_error_event(fresh: Gateway, path: str):
-    with RawConnection(fresh.base_url) as wire, RawConnection(fresh.base_url) as quiet:
-        wire.send(encode_request("POST", path, MOCK_HEADERS, chat_body("mock?chunks=100000&chunk_ms=50", stream=True)))
+    with RawConnection(fresh.base_url) as connection, RawConnection(fresh.base_url) as quiet:
+        connection.send(
+            encode_request("POST", path, MOCK_HEADERS, chat_body("mock?chunks=100000&chunk_ms=50", stream=True))
+        )
         quiet.send(
             encode_request("POST", path, MOCK_HEADERS, chat_body("mock?chunks=100000&chunk_ms=60000", stream=True))
         )
-        head, quiet_head = wire.read_head(), quiet.read_head()
+        head, quiet_head = connection.read_head(), quiet.read_head()
         began = send_exit_signal(fresh)
-        bodies = [b"".join(wire.iter_body(head)), b"".join(quiet.iter_body(quiet_head))]
+        bodies = [b"".join(connection.iter_body(head)), b"".join(quiet.iter_body(quiet_head))]
         reported = time.monotonic() - began
         wait_for_exit(fresh, began)
     assert reported > DRAIN_SECONDS - 0.2
@@ -303,36 +305,36 @@ def test_endless_stream_ends_at_drain_deadline_with_error_event(fresh: Gateway, 
 
 
 def test_unanswered_request_is_rejected_at_the_drain_deadline(fresh: Gateway):
-    with RawConnection(fresh.base_url) as wire:
-        wire.send(encode_request("POST", CHAT_PATH, MOCK_HEADERS, chat_body("mock?fault=silence")))
+    with RawConnection(fresh.base_url) as connection:
+        connection.send(encode_request("POST", CHAT_PATH, MOCK_HEADERS, chat_body("mock?fault=silence")))
         began = send_exit_signal(fresh)
-        response = wire.read_response()
+        response = connection.read_response()
         wait_for_exit(fresh, began)
     assert (response.status, response.json()["error"]["code"]) == (503, "draining")
     assert [record["outcome"] for record in fresh.records(1)] == ["refused"]
 
 
 def test_stalled_reader_does_not_delay_the_exit(fresh: Gateway):
-    with RawConnection(fresh.base_url, receive_buffer=4096) as wire:
-        wire.send(
+    with RawConnection(fresh.base_url, receive_buffer=4096) as connection:
+        connection.send(
             encode_request(
                 "POST", CHAT_PATH, MOCK_HEADERS, chat_body("mock?chunks=100000&chunk_bytes=4096", stream=True)
             )
         )
-        head = wire.read_head()
+        head = connection.read_head()
         wait_for_exit(fresh, send_exit_signal(fresh))
-        assert b"[DONE]" not in b"".join(wire.iter_body(head))
+        assert b"[DONE]" not in b"".join(connection.iter_body(head))
     (record,) = fresh.records(1)
     assert record["outcome"] in {"aborted", "cut"}
 
 
 def test_stalled_upload_does_not_delay_the_exit(fresh: Gateway):
     upload = {**MOCK_HEADERS, "content-type": "text/plain", "content-length": "9000000"}
-    with RawConnection(fresh.base_url) as wire:
-        wire.send(encode_request("POST", "/v1/files", upload, b"only the start"))
+    with RawConnection(fresh.base_url) as connection:
+        connection.send(encode_request("POST", "/v1/files", upload, b"only the start"))
         send_raw_request(fresh.base_url, CHAT_PATH, chat_body())
         wait_for_exit(fresh, send_exit_signal(fresh))
-        assert wire.read_response().status in {0, 503}
+        assert connection.read_response().status in {0, 503}
     assert len(fresh.records(2)) == 2
 
 
@@ -384,11 +386,11 @@ def test_records_in_transit_at_shutdown_are_written_once(fresh: Gateway):
 
 
 def test_second_signal_ends_the_drain_early(long_draining: Gateway):
-    with RawConnection(long_draining.base_url) as wire:
-        wire.send(
+    with RawConnection(long_draining.base_url) as connection:
+        connection.send(
             encode_request("POST", CHAT_PATH, MOCK_HEADERS, chat_body("mock?chunks=100000&chunk_ms=50", stream=True))
         )
-        wire.read_head()
+        connection.read_head()
         began = send_exit_signal(long_draining)
         wait_for("no longer listening", lambda: is_not_serving(long_draining) or None, 10)
         send_exit_signal(long_draining)

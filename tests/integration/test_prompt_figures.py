@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from tests.gateway import Mock
 
-pytestmark = [pytest.mark.slow, pytest.mark.figures]
+pytestmark = [pytest.mark.slow(30), pytest.mark.figures]
 
 PROMPTS = int(os.environ.get("PENSTOCK_FIGURES_PROMPTS", "100000"))
 VERSIONS, WORKERS, BATCH = 3, 2, 5000
@@ -130,7 +130,7 @@ def test_moved_label_is_used_by_every_worker_within_a_second(many: Client):
         expected = f"You are assistant {version} of . Answer in ."
         began = time.monotonic()
         expect_ok(many.put(f"/v1/prompts/{slug}/versions/{ids[version]}", {"label_id": "production"}))
-        # The time of the first of the last requests that agree.
+        # The label counts as used from the first of `AGREEING_REQUESTS` requests in a row with the new version.
         since, agreeing = began, 0
         while agreeing < AGREEING_REQUESTS:
             assert time.monotonic() - began < LONGEST_SECONDS, "the label is not used"

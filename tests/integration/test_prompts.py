@@ -271,18 +271,18 @@ def test_key_with_one_scope_either_renders_or_runs(admin: Client, team: Client):
     slug = create_prompt(team, "Scoped")
     wait_for_messages(team, slug, ["Be kind.", "Greet Ann"])
     workspace = admin.read(f"/v1/prompts/{slug}")["prompt_owning_workspace_id"]
-    renders = admin.with_new_key(workspace_id=workspace, scopes=["prompts.render"])
-    runs = admin.with_new_key(workspace_id=workspace, scopes=["completions.write"])
+    render_key = admin.with_new_key(workspace_id=workspace, scopes=["prompts.render"])
+    run_key = admin.with_new_key(workspace_id=workspace, scopes=["completions.write"])
 
     def statuses(client: Client) -> list[int]:
         return [call_prompt(client, slug, action).status for action in ("render", "completions", "compare")]
 
-    wait_for("the key that renders", lambda: statuses(renders) == [200, 403, 403] or None, 10)
+    wait_for("the key that renders", lambda: statuses(render_key) == [200, 403, 403] or None, 10)
     # The body of this request is none of a comparison.
-    wait_for("the key that runs", lambda: statuses(runs) == [403, 200, 400] or None, 10)
-    refused = call_prompt(runs, slug, "render").json()["data"]["message"]
+    wait_for("the key that runs", lambda: statuses(run_key) == [403, 200, 400] or None, 10)
+    refused = call_prompt(run_key, slug, "render").json()["data"]["message"]
     assert refused == "this key may not render prompts: it lacks the scope prompts.render"
-    assert renders.get("/v1/prompts").status == 403
+    assert render_key.get("/v1/prompts").status == 403
 
 
 def test_comparison_runs_both_versions_and_is_logged(team: Client):

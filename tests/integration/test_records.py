@@ -139,9 +139,11 @@ def test_provider_error_is_recorded_as_complete(served: Gateway, new_records: Ca
 
 def test_cut_and_aborted_streams_are_recorded(served: Gateway, new_records: Callable[..., list[dict[str, Any]]]):
     send_raw_request(served.base_url, CHAT_PATH, chat_body("mock?fault=cut", stream=True), HEADERS)
-    with RawConnection(served.base_url) as wire:
-        wire.send(encode_request("POST", CHAT_PATH, HEADERS, chat_body("mock?chunks=1000&chunk_ms=20", stream=True)))
-        wire.read_events(wire.read_head(), 2)
+    with RawConnection(served.base_url) as connection:
+        connection.send(
+            encode_request("POST", CHAT_PATH, HEADERS, chat_body("mock?chunks=1000&chunk_ms=20", stream=True))
+        )
+        connection.read_events(connection.read_head(), 2)
     records = new_records(2)
     assert [(record["outcome"], record["is_success"]) for record in records] == [("cut", False), ("aborted", False)]
 
@@ -154,9 +156,9 @@ def test_non_model_requests_write_no_record(served: Gateway, new_records: Callab
 
 
 def test_many_requests_write_one_record_each(served: Gateway, new_records: Callable[..., list[dict[str, Any]]]):
-    with RawConnection(served.base_url) as wire:
+    with RawConnection(served.base_url) as connection:
         for number in range(500):
-            wire.request(CHAT_PATH, chat_body(f"mock-{number}"), HEADERS)
+            connection.request(CHAT_PATH, chat_body(f"mock-{number}"), HEADERS)
     records = new_records(500)
     assert [record["ai_model"] for record in records] == [f"mock-{number}" for number in range(500)]
     assert len({record["id"] for record in records}) == 500

@@ -1,4 +1,4 @@
-"""Faults of a shared Redis, for one second each. `python -m loadtests.sharing` runs them for longer."""
+"""Faults of a shared Redis, for one second each. `python -m loadtests.redis_faults` runs them for longer."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from loadtests.sharing.__main__ import measure_faults
-from loadtests.sharing.measure import FaultLoad
-from loadtests.sharing.server import FAULT_NAMES
+from loadtests.redis_faults.__main__ import measure_faults
+from loadtests.redis_faults.measure import FaultLoad
+from loadtests.redis_faults.server import FAULT_NAMES
 
 pytestmark = pytest.mark.figures
 

@@ -81,11 +81,11 @@ def test_upload_of_100_mb_uses_little_memory(served: Gateway, provider: Mock):
     )
     before = memory.rss(edge)
     memory.reset_peak_rss(edge)
-    with RawConnection(served.base_url, timeout=50) as wire:
-        wire.send(encode_request("POST", "/v1/files", {**FORM_HEADERS, "content-length": str(LARGE_BYTES)}))
+    with RawConnection(served.base_url, timeout=50) as connection:
+        connection.send(encode_request("POST", "/v1/files", {**FORM_HEADERS, "content-length": str(LARGE_BYTES)}))
         for chunk in chunks:
-            wire.send(chunk)
-        response = wire.read_response()
+            connection.send(chunk)
+        response = connection.read_response()
     digest = hashlib.sha256()
     for chunk in chunks:
         digest.update(chunk)
@@ -104,10 +104,10 @@ def test_download_of_100_mb_uses_little_memory(served: Gateway, provider: Mock):
     before = memory.rss(edge)
     memory.reset_peak_rss(edge)
     got, length = hashlib.sha256(), 0
-    with RawConnection(served.base_url, timeout=50) as wire:
-        wire.send(encode_request("GET", f"{path}?mock-response_bytes={LARGE_BYTES}", MOCK_HEADERS))
-        response = wire.read_head()
-        for chunk in wire.iter_body(response):
+    with RawConnection(served.base_url, timeout=50) as connection:
+        connection.send(encode_request("GET", f"{path}?mock-response_bytes={LARGE_BYTES}", MOCK_HEADERS))
+        response = connection.read_head()
+        for chunk in connection.iter_body(response):
             got.update(chunk)
             length += len(chunk)
     assert (response.status, response.end_reason, length) == (200, "length", LARGE_BYTES)

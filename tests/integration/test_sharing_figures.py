@@ -72,8 +72,10 @@ def scene(request: pytest.FixtureRequest, tmp_path: Path, provider: Mock, postgr
                 wait_for_redis(node, workers=2)
         admin = Client(item)
         (workspace,) = admin.read("/v1/workspaces")["data"]
-        wires = [stack.enter_context(RawConnection(node.base_url)) for _ in range(CONNECTIONS) for node in (item, two)]
-        yield TwoNodeSetup(admin, [item, two], wires, workspace["id"], is_shared)
+        connections = [
+            stack.enter_context(RawConnection(node.base_url)) for _ in range(CONNECTIONS) for node in (item, two)
+        ]
+        yield TwoNodeSetup(admin, [item, two], connections, workspace["id"], is_shared)
 
 
 def count_requests_by_worker(node: Gateway) -> dict[str, float]:
@@ -118,11 +120,11 @@ def measure_propagation_seconds(
             for name, moment in changes.when[used:]:
                 began[name], remaining[name] = moment, list(scene.connections)
                 used += 1
-            for name, wires in list(remaining.items()):
+            for name, connections in list(remaining.items()):
                 remaining[name] = [
-                    wire
-                    for wire in wires
-                    if wire.request(CHAT_PATH, chat_body(), {**JSON_HEADERS, **fields(name)}).status != expected
+                    connection
+                    for connection in connections
+                    if connection.request(CHAT_PATH, chat_body(), {**JSON_HEADERS, **fields(name)}).status != expected
                 ]
                 if not remaining[name]:
                     last[name] = time.monotonic() - began[name]
@@ -154,11 +156,11 @@ def test_every_worker_uses_each_saved_config_soon(scene: TwoNodeSetup):
     def is_authenticated(response: Response) -> bool:
         return response.status != 401
 
-    for wire in scene.connections:
+    for connection in scene.connections:
         wait_for(
             "the key",
-            lambda wire=wire: (
-                is_authenticated(wire.request(CHAT_PATH, chat_body(), {**JSON_HEADERS, **fields})) or None
+            lambda connection=connection: (
+                is_authenticated(connection.request(CHAT_PATH, chat_body(), {**JSON_HEADERS, **fields})) or None
             ),
             6,
         )
@@ -173,12 +175,14 @@ def test_every_worker_rejects_each_deleted_key_soon(scene: TwoNodeSetup):
     body = {"name": "k", "scopes": ["completions.write"], "workspace_id": scene.workspace_id}
     created = [scene.admin.create("/v1/api-keys/workspace/service", body) for _ in range(CHANGE_COUNT)]
     fields = {"x-gateway-provider": "mock"}
-    for wire in scene.connections:
+    for connection in scene.connections:
         for key in (created[0], created[-1]):
             headers = {**JSON_HEADERS, **fields, "x-gateway-api-key": key["key"]}
             wait_for(
                 "the keys",
-                lambda wire=wire, headers=headers: wire.request(CHAT_PATH, chat_body(), headers).status == 200 or None,
+                lambda connection=connection, headers=headers: (
+                    connection.request(CHAT_PATH, chat_body(), headers).status == 200 or None
+                ),
                 6,
             )
 

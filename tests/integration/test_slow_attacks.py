@@ -82,23 +82,23 @@ def limited(provider: Mock, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 def open_attackers(url: str, attack: SlowAttack, count: int) -> Iterator[list[RawConnection]]:
     """Opens `count` connections and sends the first bytes of the attack on each."""
     with contextlib.ExitStack() as opened:
-        wires = [opened.enter_context(RawConnection(url, receive_buffer=4096)) for _ in range(count)]
-        for wire in wires:
-            wire.send(attack.initial_bytes)
-            wire.socket.setblocking(False)
-        yield wires
+        connections = [opened.enter_context(RawConnection(url, receive_buffer=4096)) for _ in range(count)]
+        for connection in connections:
+            connection.send(attack.initial_bytes)
+            connection.socket.setblocking(False)
+        yield connections
 
 
-def measure_close_seconds(wires: list[RawConnection], attack: SlowAttack, at_most: float) -> list[float]:
+def measure_close_seconds(connections: list[RawConnection], attack: SlowAttack, at_most: float) -> list[float]:
     """Continues the attack; returns the seconds after which the gateway closed each connection."""
     started = time.monotonic()
     ended: dict[socket.socket, float] = {}
     with selectors.DefaultSelector() as selector:
-        for wire in wires:
+        for connection in connections:
             # A client that does not read sees the close only as an error of the socket.
-            selector.register(wire.socket, selectors.EVENT_READ if attack.reads_response else 0)
+            selector.register(connection.socket, selectors.EVENT_READ if attack.reads_response else 0)
         following = started + 1
-        while len(ended) < len(wires) and (now := time.monotonic()) < started + at_most:
+        while len(ended) < len(connections) and (now := time.monotonic()) < started + at_most:
             for key, _ in selector.select(min(0.1, following - now) if following > now else 0):
                 with contextlib.suppress(BlockingIOError):
                     if is_closed(key.fileobj):
@@ -106,10 +106,10 @@ def measure_close_seconds(wires: list[RawConnection], attack: SlowAttack, at_mos
                         selector.unregister(key.fileobj)
             if time.monotonic() >= following:
                 following += 1
-                for wire in wires:
-                    if attack.repeated_bytes and wire.socket not in ended:
+                for connection in connections:
+                    if attack.repeated_bytes and connection.socket not in ended:
                         with contextlib.suppress(OSError):
-                            wire.socket.send(attack.repeated_bytes)
+                            connection.socket.send(attack.repeated_bytes)
     return list(ended.values())
 
 
@@ -136,12 +136,12 @@ def test_closes_slow_clients_and_serves_others(limited: Gateway, name: str):
     attack = ATTACKS[name]
     count = 20 if not attack.reads_response else ATTACKER_COUNT
     alone = measure_request_seconds(limited.base_url, 60)
-    with open_attackers(limited.base_url, attack, count) as wires:
-        beside = measure_request_seconds(limited.base_url, 60)
+    with open_attackers(limited.base_url, attack, count) as connections:
+        during_attack = measure_request_seconds(limited.base_url, 60)
         # Ordinary requests must not wait for the attackers. The limit is loose, because timings vary on a busy machine.
-        assert beside[int(len(beside) * 0.95)] < max(4 * alone[int(len(alone) * 0.95)], 0.1)
+        assert during_attack[int(len(during_attack) * 0.95)] < max(4 * alone[int(len(alone) * 0.95)], 0.1)
         if attack.reads_response:
-            ended = measure_close_seconds(wires, attack, LIMIT_SECONDS * 2 + 4)
+            ended = measure_close_seconds(connections, attack, LIMIT_SECONDS * 2 + 4)
             assert len(ended) == count
             assert max(ended) < LIMIT_SECONDS * 2 + 3
     assert send_raw_request(limited.base_url, CHAT_PATH, chat_body()).status == 200
@@ -149,8 +149,8 @@ def test_closes_slow_clients_and_serves_others(limited: Gateway, name: str):
 
 def test_connections_in_use_stay_open_past_the_idle_limit(limited: Gateway):
     with contextlib.ExitStack() as opened:
-        wires = [opened.enter_context(RawConnection(limited.base_url)) for _ in range(50)]
+        connections = [opened.enter_context(RawConnection(limited.base_url)) for _ in range(50)]
         for _ in range(3):
-            for wire in wires:
-                assert wire.request(CHAT_PATH, chat_body()).status == 200
+            for connection in connections:
+                assert connection.request(CHAT_PATH, chat_body()).status == 200
             time.sleep(LIMIT_SECONDS / 2)

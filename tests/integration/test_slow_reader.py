@@ -39,9 +39,9 @@ MAX_BYTES_IN_FLIGHT = 24 * memory.MIB
 
 
 def open_stalled_client(served: Gateway, body: bytes) -> RawConnection:
-    wire = RawConnection(served.base_url, receive_buffer=SMALL_BUFFER_BYTES)
-    wire.send(encode_request("POST", CHAT_PATH, MOCK_HEADERS, body))
-    return wire
+    connection = RawConnection(served.base_url, receive_buffer=SMALL_BUFFER_BYTES)
+    connection.send(encode_request("POST", CHAT_PATH, MOCK_HEADERS, body))
+    return connection
 
 
 def sent_byte_counts(mock: Mock) -> list[int]:
@@ -87,9 +87,9 @@ def test_client_that_never_reads_uses_little_memory(served: Gateway, provider: M
     served.records(known + warming)
     provider.clear_ledger()
     before = memory.rss(edge)
-    with contextlib.ExitStack() as wires:
+    with contextlib.ExitStack() as connections:
         for _ in range(count):
-            wires.enter_context(open_stalled_client(served, body))
+            connections.enter_context(open_stalled_client(served, body))
         amounts = wait_for_backpressure(provider, count)
         grown = (memory.rss(edge) - before) / count
         assert max(amounts) < MAX_BYTES_IN_FLIGHT
@@ -103,11 +103,11 @@ def test_client_that_resumes_reading_gets_everything(served: Gateway, provider: 
     body = chat_body("mock?chunks=8000&chunk_bytes=4096", stream=True)
     direct = send_raw_request(provider.url, path, body, JSON_HEADERS)
     provider.clear_ledger()
-    with RawConnection(served.base_url, receive_buffer=SMALL_BUFFER_BYTES) as wire:
-        wire.send(encode_request("POST", path, MOCK_HEADERS, body))
+    with RawConnection(served.base_url, receive_buffer=SMALL_BUFFER_BYTES) as connection:
+        connection.send(encode_request("POST", path, MOCK_HEADERS, body))
         (under_way,) = wait_for_backpressure(provider)
         assert under_way < len(direct.body)
-        response = wire.read_response()
+        response = connection.read_response()
         assert (response.status, response.end_reason, response.stable_body == direct.stable_body) == (
             200,
             "chunk",
@@ -119,11 +119,11 @@ def test_client_that_resumes_reading_gets_everything(served: Gateway, provider: 
 def test_keeps_a_slowly_reading_client_connected(served: Gateway, provider: Mock):
     body = chat_body("mock?chunks=2000&chunk_bytes=4096", stream=True)
     direct = send_raw_request(provider.url, CHAT_PATH, body, JSON_HEADERS)
-    with RawConnection(served.base_url, receive_buffer=SMALL_BUFFER_BYTES) as wire:
-        wire.send(encode_request("POST", CHAT_PATH, MOCK_HEADERS, body))
-        response = wire.read_head()
+    with RawConnection(served.base_url, receive_buffer=SMALL_BUFFER_BYTES) as connection:
+        connection.send(encode_request("POST", CHAT_PATH, MOCK_HEADERS, body))
+        response = connection.read_head()
         got = bytearray()
-        for number, chunk in enumerate(wire.iter_body(response)):
+        for number, chunk in enumerate(connection.iter_body(response)):
             got += chunk
             if number < 40:
                 time.sleep(0.02)
@@ -131,9 +131,9 @@ def test_keeps_a_slowly_reading_client_connected(served: Gateway, provider: Mock
     assert (response.end_reason, response.stable_body == direct.stable_body) == ("chunk", True)
 
 
-def is_connection_open(served: Gateway, wire: RawConnection) -> bool:
+def is_connection_open(served: Gateway, connection: RawConnection) -> bool:
     """Returns true if the kernel still lists the gateway's side of the connection."""
-    ends = (int(served.base_url.rsplit(":", 1)[1]), wire.socket.getsockname()[1])
+    ends = (int(served.base_url.rsplit(":", 1)[1]), connection.socket.getsockname()[1])
     lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
     return ends in [tuple(int(end.rsplit(":", 1)[1], 16) for end in line.split()[1:3]) for line in lines]
 
@@ -143,26 +143,26 @@ def test_closes_a_client_that_reads_nothing_of_a_complete_response(provider: Moc
     tables = {"mock": {"host": provider.url}, "server": {"write_stall_ms": 500}}
     with (
         run_gateway(tmp_path, tables) as served,
-        open_stalled_client(served, chat_body(f"mock?response_bytes={size}")) as wire,
+        open_stalled_client(served, chat_body(f"mock?response_bytes={size}")) as connection,
     ):
         wait_for_request(provider)
-        assert is_connection_open(served, wire)
-        wait_for("the connection's end", lambda: not is_connection_open(served, wire) or None, 15)
+        assert is_connection_open(served, connection)
+        wait_for("the connection's end", lambda: not is_connection_open(served, connection) or None, 15)
         assert served.records(1)[0]["outcome"] in ({"complete"} if size < 1_000_000 else {"aborted", "cut", "complete"})
         assert send_raw_request(served.base_url, CHAT_PATH, chat_body()).status == 200
-        assert wire.read_response().end_reason == "broken"
+        assert connection.read_response().end_reason == "broken"
 
 
 @pytest.mark.parametrize("way", ENTRY_MODES)
 def test_closes_a_stalled_stream_client_at_the_write_timeout(provider: Mock, tmp_path: Path, way: str):
     tables = {"mock": {"host": provider.url}, "server": {"write_stall_ms": 500}}
     with run_gateway(tmp_path, tables, way) as served:
-        with open_stalled_client(served, chat_body(LARGE_STREAM_MODEL, stream=True)) as wire:
+        with open_stalled_client(served, chat_body(LARGE_STREAM_MODEL, stream=True)) as connection:
             received = wait_for_request(provider, ended=True, seconds=15)
             assert received["outcome"] == "client_closed"
             assert received["bytes_sent"] < MAX_BYTES_IN_FLIGHT
             # When the client finally reads, it can tell that the response is incomplete.
-            assert wire.read_response().end_reason == "broken"
+            assert connection.read_response().end_reason == "broken"
         (record,) = served.records(1)
         assert record["outcome"] in {"aborted", "cut"}
         assert not record["is_success"]

@@ -153,12 +153,12 @@ ACCEPTED_REQUESTS = {
 }
 
 
-def read_statuses(wire: RawConnection) -> list[int]:
+def read_statuses(connection: RawConnection) -> list[int]:
     """Returns the status of every response until the connection closes or is idle."""
     statuses = []
-    wire.socket.settimeout(0.4)
+    connection.socket.settimeout(0.4)
     try:
-        while (response := wire.read_response()).status:
+        while (response := connection.read_response()).status:
             statuses.append(response.status)
     except (TimeoutError, ValueError):
         pass
@@ -167,9 +167,9 @@ def read_statuses(wire: RawConnection) -> list[int]:
 
 @pytest.mark.parametrize("name", REJECTED_REQUESTS)
 def test_rejected_request_never_reaches_the_provider(served: Gateway, provider: Mock, name: str):
-    with RawConnection(served.base_url) as wire:
-        wire.send(REJECTED_REQUESTS[name])
-        statuses = read_statuses(wire)
+    with RawConnection(served.base_url) as connection:
+        connection.send(REJECTED_REQUESTS[name])
+        statuses = read_statuses(connection)
     # After a rejected request with valid framing, the bytes behind it are a separate request.
     assert statuses[:1] in ([400], []), statuses
     assert set(statuses) <= {400, 200}
@@ -185,9 +185,9 @@ def test_rejected_request_never_reaches_the_provider(served: Gateway, provider: 
 
 @pytest.mark.parametrize("name", ACCEPTED_REQUESTS)
 def test_accepted_request_arrives_once_as_parsed(served: Gateway, provider: Mock, name: str):
-    with RawConnection(served.base_url) as wire:
-        wire.send(ACCEPTED_REQUESTS[name])
-        statuses = read_statuses(wire)
+    with RawConnection(served.base_url) as connection:
+        connection.send(ACCEPTED_REQUESTS[name])
+        statuses = read_statuses(connection)
     assert statuses == [200], statuses
     received = provider.ledger()
     assert [(entry["path"], entry["body_bytes"]) for entry in received] == [(CHAT_PATH, len(CHAT_REQUEST_BODY))]

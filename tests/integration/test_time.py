@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 def test_closes_an_idle_keep_alive_connection(provider: Mock, tmp_path: Path):
     tables = {"mock": {"host": provider.url}, "server": {"header_timeout_ms": 200, "keep_alive_ms": 1000}}
-    with run_gateway(tmp_path, tables) as served, RawConnection(served.base_url) as wire:
+    with run_gateway(tmp_path, tables) as served, RawConnection(served.base_url) as connection:
         # A connection in use stays open, even for longer than the header timeout.
         for _ in range(3):
-            assert wire.request(CHAT_PATH, chat_body()).status == 200
+            assert connection.request(CHAT_PATH, chat_body()).status == 200
             time.sleep(0.6)
         since = time.monotonic()
-        assert wire.is_closed()
+        assert connection.is_closed()
         assert time.monotonic() - since > 0.2
 
 
@@ -32,14 +32,14 @@ def test_header_timeout_applies_on_a_keep_alive_connection(provider: Mock, tmp_p
     tables = {"mock": {"host": provider.url}, "server": {"header_timeout_ms": 400, "keep_alive_ms": 30_000}}
     with (
         run_gateway(tmp_path, tables) as served,
-        RawConnection(served.base_url) as wire,
+        RawConnection(served.base_url) as connection,
         RawConnection(served.base_url) as idle,
     ):
-        assert [item.request(CHAT_PATH, chat_body()).status for item in (wire, idle)] == [200, 200]
+        assert [item.request(CHAT_PATH, chat_body()).status for item in (connection, idle)] == [200, 200]
         time.sleep(0.3)
         since = time.monotonic()
-        wire.send(b"GET /v1/models HTTP/1.1\r\nhost: a\r\n")
-        assert wire.is_closed()
+        connection.send(b"GET /v1/models HTTP/1.1\r\nhost: a\r\n")
+        assert connection.is_closed()
         assert time.monotonic() - since > 0.3
         assert idle.request(CHAT_PATH, chat_body("mock?chunks=2&chunk_ms=900", stream=True)).status == 200
 

@@ -178,7 +178,7 @@ class SteadyClient:
         self._thread.join()
 
 
-@pytest.mark.slow
+@pytest.mark.slow(8)
 def test_replaced_certificate_is_used_and_no_connection_is_dropped(tls: TlsGateway):
     with contextlib.closing(tls.client()) as streaming, SteadyClient(tls) as steady:
         streaming.request("POST", CHAT_PATH, chat_body("mock?chunks=80&chunk_ms=100", stream=True), HEADERS)

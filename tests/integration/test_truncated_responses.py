@@ -56,22 +56,22 @@ def final_error(path: str, body: bytes) -> dict:
 @pytest.mark.parametrize("path", [CHAT_PATH, MESSAGES_PATH])
 @pytest.mark.parametrize("fault", STREAM_FAULTS)
 def test_cut_stream_ends_in_an_error_event(served: Gateway, path: str, fault: str):
-    with RawConnection(served.base_url) as wire:
-        response = wire.request(path, chat_body(f"mock?chunks=8&after=4&chunk_ms=5&fault={fault}", stream=True))
+    with RawConnection(served.base_url) as connection:
+        response = connection.request(path, chat_body(f"mock?chunks=8&after=4&chunk_ms=5&fault={fault}", stream=True))
         assert (response.status, response.end_reason) == (200, "chunk")
         error = final_error(path, response.body)
         assert error["type"] == ("api_error" if path == MESSAGES_PATH else "server_error")
         assert "the provider's response broke off" in error["message"]
         # The events before it are the provider's own.
         assert response.body.count(b"\n\n") >= 5
-        assert wire.request(path, chat_body()).status == 200
+        assert connection.request(path, chat_body()).status == 200
 
 
 def test_missing_last_event_is_an_error_for_messages_only(served: Gateway):
-    with RawConnection(served.base_url) as wire:
-        chat = wire.request(CHAT_PATH, chat_body("mock?chunks=2&fault=no_done", stream=True))
+    with RawConnection(served.base_url) as connection:
+        chat = connection.request(CHAT_PATH, chat_body("mock?chunks=2&fault=no_done", stream=True))
         assert chat.body.rstrip().endswith(b'"finish_reason":"stop"}]}')
-        messages = wire.request(MESSAGES_PATH, chat_body("mock?chunks=2&fault=no_done", stream=True))
+        messages = connection.request(MESSAGES_PATH, chat_body("mock?chunks=2&fault=no_done", stream=True))
         assert "the provider's response broke off" in final_error(MESSAGES_PATH, messages.body)["message"]
 
 
@@ -82,10 +82,10 @@ def test_cut_stream_is_recovered_if_its_config_says_so(served: Gateway, mode: st
         for does in ("fault=cut&after=10", "prefix=on")
     ]
     config = {"strategy": {"mode": "fallback"}, "recovery": mode, "targets": targets}
-    with RawConnection(served.base_url) as wire:
-        complete = wire.request(CHAT_PATH, chat_body("mock?chunks=24"))
+    with RawConnection(served.base_url) as connection:
+        complete = connection.request(CHAT_PATH, chat_body("mock?chunks=24"))
         headers = {**MOCK_HEADERS, "x-gateway-config": json.dumps(config)}
-        response = wire.request(CHAT_PATH, chat_body(stream=True), headers)
+        response = connection.request(CHAT_PATH, chat_body(stream=True), headers)
         assert (response.status, response.end_reason) == (200, "chunk")
         *events, last = response.body.decode().strip().split("\n\n")
         assert last == "data: [DONE]"
@@ -122,8 +122,8 @@ def test_stream_cut_after_its_last_event_is_complete(served: Gateway, provider: 
 @pytest.mark.parametrize("name", CUT_RESPONSES)
 def test_other_cut_responses_break_the_connection(served: Gateway, name: str):
     count = count_settled_records(served)
-    with CannedProvider(*CUT_RESPONSES[name]) as canned, RawConnection(served.base_url) as wire:
-        response = wire.request(FILE_PATH, headers=canned.headers)
+    with CannedProvider(*CUT_RESPONSES[name]) as canned, RawConnection(served.base_url) as connection:
+        response = connection.request(FILE_PATH, headers=canned.headers)
     if response.status == 502:
         # The provider's response ended before anything was forwarded.
         assert response.json()["error"]["code"] == "upstream_disconnected"

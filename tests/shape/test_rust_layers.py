@@ -78,7 +78,7 @@ LLM_LAYERS = [
         "chat::client_tools",
         "chat::file_types",
         "chat::generated_text",
-        "chat::signatures",
+        "chat::tool_call_signatures",
         "chat::tool_names",
         "chat::tool_schema",
         "chat::unsigned_thinking",

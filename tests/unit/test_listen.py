@@ -48,13 +48,13 @@ def test_each_worker_has_its_own_socket_on_the_port():
 def test_tcp_keepalive_detects_vanished_clients():
     for workers in (1, 2):
         sockets = listen.open_listeners(make_settings(workers=workers))
-        asking = socket.create_connection(sockets[0].getsockname(), timeout=1)
+        client = socket.create_connection(sockets[0].getsockname(), timeout=1)
         ready, _, _ = select.select(sockets, [], [], 1)
         accepted, _ = ready[0].accept()
         request = {option: accepted.getsockopt(socket.IPPROTO_TCP, option) for option in listen.TCP_KEEPALIVE_OPTIONS}
         assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
         assert request == {socket.TCP_KEEPIDLE: 60, socket.TCP_KEEPINTVL: 15, socket.TCP_KEEPCNT: 4}
-        close_all([accepted, asking, *sockets])
+        close_all([accepted, client, *sockets])
 
 
 def test_metrics_have_a_port_of_their_own_only_if_it_is_set():

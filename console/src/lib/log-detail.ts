@@ -58,24 +58,24 @@ export function failureOf(log: Schema["Log"]): Failure | null {
   const status = Number(metrics.response_status_code ?? 0);
   const code = String((log.details as Dictionary).error ?? "");
   if (status < FIRST_ERROR_STATUS && !code) return null;
-  const said = errorIn(log.response.body) ?? errorIn(log.originalResponse.body);
+  const responseError = errorIn(log.response.body) ?? errorIn(log.originalResponse.body);
   const last = attemptsOf(log).findLast((one) => one.error || one.status === null || one.status >= FIRST_ERROR_STATUS);
   return {
     status: String(metrics.response_status_code ?? "none"),
-    code: code || last?.error || said?.code || "",
-    message: said?.message || last?.reason || "",
+    code: code || last?.error || responseError?.code || "",
+    message: responseError?.message || last?.reason || "",
     host: last?.host ?? "",
     provider: last ? (last.savedProvider ? `@${last.savedProvider}` : last.provider) : "",
   };
 }
 
-interface SaidError {
+interface ParsedError {
   code: string;
   message: string;
 }
 
 /** Returns the error in a body of any usual API format, complete or at the end of a stream. */
-function errorIn(body: unknown): SaidError | null {
+function errorIn(body: unknown): ParsedError | null {
   if (isLarge(body)) return null;
   if (typeof body === "string") return errorInText(body);
   const found = body as Dictionary | null;
@@ -88,7 +88,7 @@ function errorIn(body: unknown): SaidError | null {
   return { code: String(code ?? type ?? ""), message: typeof text === "string" ? text : JSON.stringify(text) };
 }
 
-function errorInText(body: string): SaidError | null {
+function errorInText(body: string): ParsedError | null {
   const lines = body.split("\n").map((line) => line.replace(/^data:\s*/, ""));
   for (const part of [body, ...lines.reverse()]) {
     if (!part.startsWith("{") && !part.startsWith("[")) continue;

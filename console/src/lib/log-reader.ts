@@ -10,7 +10,7 @@ export function isLargeBody(value: unknown): value is LargeBody {
   return typeof value === "object" && value !== null && "largeBody" in value && "length" in value && "start" in value;
 }
 
-type Asked = { open: ArrayBuffer } | { part: BodyName; from: number; to: number };
+type TaskRequest = { open: ArrayBuffer } | { part: BodyName; from: number; to: number };
 
 export class LogReader {
   #worker: Worker | null = null;
@@ -23,14 +23,14 @@ export class LogReader {
     const response = await send(new Request(apiUrl(`v1/logs/${encodeURIComponent(id)}?${new URLSearchParams(query)}`), { headers: { accept: "application/json" }, signal }));
     if (!response.ok) throw parseError(response.status, await response.json().catch(() => null), response.headers.get("x-request-id") ?? "");
     const buffer = await response.arrayBuffer();
-    const reply = await this.#ask({ open: buffer }, [buffer]);
+    const reply = await this.#runTask({ open: buffer }, [buffer]);
     if (!reply.opened) throw new Error(reply.problem ?? "the log cannot be read");
     return reply.opened;
   }
 
   /** Returns a part of the text of a large body. */
   async part(name: BodyName, from: number, to: number): Promise<string> {
-    return (await this.#ask({ part: name, from, to })).text ?? "";
+    return (await this.#runTask({ part: name, from, to })).text ?? "";
   }
 
   close(): void {
@@ -40,10 +40,10 @@ export class LogReader {
     this.#waiting.clear();
   }
 
-  #ask(asked: Asked, transfer: Transferable[] = []): Promise<WorkerReply> {
+  #runTask(task: TaskRequest, transfer: Transferable[] = []): Promise<WorkerReply> {
     this.#worker ??= this.#start();
     const id = (this.#count += 1);
-    this.#worker.postMessage({ id, ...asked } satisfies WorkerRequest, transfer);
+    this.#worker.postMessage({ id, ...task } satisfies WorkerRequest, transfer);
     return new Promise((resolve, reject) => this.#waiting.set(id, { resolve, reject }));
   }
 

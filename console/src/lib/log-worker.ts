@@ -48,12 +48,12 @@ function open(buffer: ArrayBuffer): OpenedLog {
 // Runs in the worker only. Pages import just the types of this file.
 if (typeof document === "undefined") {
   addEventListener("message", (event: MessageEvent<WorkerRequest>) => {
-    const asked = event.data;
+    const request = event.data;
     try {
-      const reply: WorkerReply = "open" in asked ? { id: asked.id, opened: open(asked.open) } : { id: asked.id, text: (texts.get(asked.part) ?? "").slice(asked.from, asked.to) };
+      const reply: WorkerReply = "open" in request ? { id: request.id, opened: open(request.open) } : { id: request.id, text: (texts.get(request.part) ?? "").slice(request.from, request.to) };
       postMessage(reply);
     } catch (error) {
-      postMessage({ id: asked.id, problem: String(error) } satisfies WorkerReply);
+      postMessage({ id: request.id, problem: String(error) } satisfies WorkerReply);
     }
   });
 }

@@ -3,9 +3,9 @@
 export type Theme = "system" | "light" | "dark";
 export type Zone = "local" | "utc";
 
-function read<T extends string>(name: string, allowed: readonly T[], usual: T): T {
+function read<T extends string>(name: string, allowed: readonly T[], fallback: T): T {
   const stored = localStorage.getItem(`penstock.${name}`) as T | null;
-  return stored && allowed.includes(stored) ? stored : usual;
+  return stored && allowed.includes(stored) ? stored : fallback;
 }
 
 const systemDark = matchMedia("(prefers-color-scheme: dark)");

@@ -122,11 +122,11 @@ def to_batch(row: Row) -> Batch:
     )
 
 
-async def find_batch(session: TenantStore, wire: str) -> Row:
+async def find_batch(session: TenantStore, wire_id: str) -> Row:
     """Returns the row of a batch by its public id. Raises a 404 error if there is none."""
-    row = await session.find(batches, parse_wire_id(BATCH, wire))
+    row = await session.find(batches, parse_wire_id(BATCH, wire_id))
     if row is None:
-        raise not_found_error(wire)
+        raise not_found_error(wire_id)
     return row
 
 

@@ -146,8 +146,8 @@ class GatewayBatch:
             except IncompleteResponseError as error:
                 failure = error.message
             attempt += 1
-            may_again = attempt <= self._settings.batches.max_retries and not self.stop.is_set()
-            if not may_again or (reply and reply.status not in RETRYABLE_STATUSES):
+            may_retry = attempt <= self._settings.batches.max_retries and not self.stop.is_set()
+            if not may_retry or (reply and reply.status not in RETRYABLE_STATUSES):
                 return self._format_outcome(number, line, reply, failure)
             await self._sleep_until_stopped(_retry_delay(attempt, reply))
 

@@ -99,14 +99,14 @@ class ProviderBatch:
         """Submits the batch and returns its id at the provider. Returns `None` if the batch was cancelled before it was
         submitted.
         """
-        is_again = "tried" in self._job
+        is_repeated = "tried" in self._job
         losses = 0
-        if not is_again:
+        if not is_repeated:
             await self._save_progress(tried=True)
         while not self.stop.is_set():
             try:
                 # The last run may have ended after the provider accepted the batch and before its id was saved.
-                name = await self._provider.find_submitted() if is_again else None
+                name = await self._provider.find_submitted() if is_repeated else None
                 return name or await self._submit_unguarded(batch_input)
             except (EdgeUnavailableError, ProviderBusyError):
                 # The provider did nothing, so submitting again is safe.
@@ -119,7 +119,7 @@ class ProviderBatch:
                 if losses > MAX_LOST_SUBMISSIONS or not self._provider.CAN_RESUBMIT:
                     raise RequestRejectedError(f"the batch could not be submitted: {error.message}") from None
                 log.warning("checking whether the batch %s was submitted: %s", self._row_id, error.message)
-                is_again = True
+                is_repeated = True
                 await self._wait_poll_interval()
         return None
 

@@ -95,8 +95,8 @@ class BatchRunner:
         self._figures = figures
         # Id of this process in leases. It is new at each start, so that leases of the previous process do not count as
         # its own.
-        self._me = new_id()
-        self._rung = asyncio.Event()
+        self._runner_id = new_id()
+        self._wake_event = asyncio.Event()
         self._running: dict[str, asyncio.Task[None]] = {}
         self._stops: dict[str, asyncio.Event] = {}
         self._edge: EdgeClient | None = None
@@ -104,7 +104,7 @@ class BatchRunner:
 
     def notify(self) -> None:
         """Wakes the runner, because a batch changed."""
-        self._rung.set()
+        self._wake_event.set()
 
     async def delete_content(self, file: Row) -> None:
         """Deletes the content of a file whose row was deleted. If the storage fails, the row is restored as an expired
@@ -130,8 +130,8 @@ class BatchRunner:
                 # With an embedded store, only this process creates batches, and it calls `notify`. It therefore need
                 # not poll often.
                 is_quiet = self._database.embedded and not self._running
-                await wait_for_event(self._rung, PURGE_INTERVAL_SECONDS if is_quiet else POLL_INTERVAL_SECONDS)
-                self._rung.clear()
+                await wait_for_event(self._wake_event, PURGE_INTERVAL_SECONDS if is_quiet else POLL_INTERVAL_SECONDS)
+                self._wake_event.clear()
         finally:
             for task in self._running.values():
                 task.cancel()
@@ -166,7 +166,7 @@ class BatchRunner:
         """
         if not self._running:
             return
-        claimed = batches.c.id.in_(list(self._running)) & (batches.c.run_by == self._me)
+        claimed = batches.c.id.in_(list(self._running)) & (batches.c.run_by == self._runner_id)
         async with self._database.write_transaction() as connection:
             await connection.execute(update(batches).where(claimed).values(run_until=now() + LEASE_MS))
             columns = (batches.c.id, batches.c.status, batches.c.expires_at)
@@ -196,7 +196,7 @@ class BatchRunner:
         is_free = or_(batches.c.run_until.is_(None), batches.c.run_until < now())
         query = update(batches).where(batches.c.id == row_id, batches.c.status.in_(ACTIVE_STATUSES), is_free)
         async with self._database.write_transaction() as connection:
-            done = await connection.execute(query.values(run_by=self._me, run_until=now() + LEASE_MS))
+            done = await connection.execute(query.values(run_by=self._runner_id, run_until=now() + LEASE_MS))
             return done.rowcount == 1
 
     async def _run_batch(self, row_id: str) -> None:
@@ -250,7 +250,7 @@ class BatchRunner:
             return await self._load_claimed(connection, row_id)
 
     async def _load_claimed(self, connection: AsyncConnection, row_id: str, *, lock: bool = False) -> Row:
-        query = select(batches).where(batches.c.id == row_id, batches.c.run_by == self._me)
+        query = select(batches).where(batches.c.id == row_id, batches.c.run_by == self._runner_id)
         row = (await connection.execute(query.with_for_update() if lock else query)).mappings().first()
         if row is None:
             message = "another node runs it, or it was deleted"
@@ -301,7 +301,7 @@ class BatchRunner:
         """Runs all lines, through the edge or in a batch of the provider. Returns the final status."""
         if self._edge is None:
             # The HTTP client is imported with the first batch, because most gateways never run one.
-            from penstock.batches.edge_client import EdgeClient  # noqa: PLC0415 - as said above
+            from penstock.batches.edge_client import EdgeClient  # noqa: PLC0415 - see the comment above
 
             self._edge = EdgeClient(self._settings)
         async with self._database.read_connection() as connection:

@@ -93,6 +93,6 @@ def _credentials(key_id: str, secret: Secret | None) -> dict[str, str]:
 
 def _open_bucket(settings: Settings, url: str, access: dict[str, str], **more: Any) -> S3Bucket:  # noqa: ANN401 - options
     # The client of buckets takes half a second to import, and most gateways need none.
-    from penstock.blobs.s3 import S3Bucket, S3Options, parse_s3_url  # noqa: PLC0415 - as said above
+    from penstock.blobs.s3 import S3Bucket, S3Options, parse_s3_url  # noqa: PLC0415 - see the comment above
 
     return S3Bucket(S3Options(*parse_s3_url(url), **access, ca_file=settings.upstream.tls_ca, **more))

@@ -85,7 +85,7 @@ def import_portkey(sources: tuple[str, ...], **output: Any) -> None:  # noqa: AN
 
     Exits with status 3 if a value has no equivalent; the files are written nevertheless.
     """
-    from penstock.imports.portkey import import_portkey as run  # noqa: PLC0415 - as above
+    from penstock.imports.portkey import import_portkey as run  # noqa: PLC0415 - loads slowly
 
     _prepare(output)
     _finish(run([_parse_file(file, "json") for file in _find_files(sources)]), output)
@@ -101,8 +101,8 @@ def import_tensorzero(sources: tuple[str, ...], **output: Any) -> None:  # noqa:
 
     Exits with status 3 if a value has no equivalent; the files are written nevertheless.
     """
-    from penstock.imports.tensorzero import import_tensorzero as run  # noqa: PLC0415 - as above
-    from penstock.imports.tensorzero_templates import read_templates  # noqa: PLC0415 - as above
+    from penstock.imports.tensorzero import import_tensorzero as run  # noqa: PLC0415 - loads slowly
+    from penstock.imports.tensorzero_templates import read_templates  # noqa: PLC0415 - loads slowly
 
     _prepare(output)
     files = _find_files(sources)
@@ -114,7 +114,7 @@ COMMANDS = (import_group,)
 
 
 def _prepare(output: Mapping[str, Any]) -> None:
-    from penstock.imports.output import reject_existing  # noqa: PLC0415 - as above
+    from penstock.imports.output import reject_existing  # noqa: PLC0415 - loads slowly
 
     files = [Path(output["out"]), Path(output["report"])]
     if files[0].absolute() == files[1].absolute():
@@ -144,7 +144,7 @@ def _find_files(patterns: Sequence[str]) -> list[Path]:
 
 
 def _parse_file(file: Path, kind: str) -> Source:
-    from penstock.imports import source  # noqa: PLC0415 - as above
+    from penstock.imports import source  # noqa: PLC0415 - loads slowly
 
     parse = {"yaml": source.parse_yaml, "json": source.parse_json, "toml": source.parse_toml}[kind]
     return parse(str(file), source.read_text(file))
@@ -161,8 +161,8 @@ def _read_salt_key(variable: str | None) -> str | None:
 
 def _finish(imported: ImportedState, output: Mapping[str, Any]) -> None:
     """Writes the files, prints a summary, and exits with the status of the import."""
-    from penstock.imports.findings import Status  # noqa: PLC0415 - as above
-    from penstock.imports.output import check_state, count_statuses, write_results  # noqa: PLC0415 - as above
+    from penstock.imports.findings import Status  # noqa: PLC0415 - loads slowly
+    from penstock.imports.output import check_state, count_statuses, write_results  # noqa: PLC0415 - loads slowly
 
     out, report = output["out"], output["report"]
     checked = check_state(imported)

@@ -69,7 +69,7 @@ def backup(config: str | None, file: Path, *, with_logs: bool, as_json: bool) ->
     The master key is not in it: keep it elsewhere, because without it no stored credential can be decrypted.
     """
     settings = load_local_settings(config)
-    from penstock.jobs.backup import write_backup  # noqa: PLC0415 - as above
+    from penstock.jobs.backup import write_backup  # noqa: PLC0415 - loads slowly
 
     with ExitStack() as stack:
         done = asyncio.run(write_backup(settings, file, _progress(stack, "backing up"), with_logs=with_logs))
@@ -98,7 +98,7 @@ def restore(config: str | None, file: Path, *, as_json: bool) -> None:
     PostgreSQL. Existing organisations and files are never overwritten.
     """
     settings = load_local_settings(config)
-    from penstock.jobs.backup import restore_backup  # noqa: PLC0415 - as above
+    from penstock.jobs.backup import restore_backup  # noqa: PLC0415 - loads slowly
 
     with ExitStack() as stack:
         done = asyncio.run(restore_backup(settings, file, _progress(stack, "restoring")))

@@ -32,11 +32,11 @@ class Integrations(ResourceKind):
         """Returns the query that lists the organisation's integrations, or those of one workspace."""
         return f"?type=workspace&workspace_id={workspace['id']}" if workspace else "?type=organisation"
 
-    def export_row(self, ground: GatewayState, row: JsonObject) -> JsonObject:
+    def export_row(self, state: GatewayState, row: JsonObject) -> JsonObject:
         """Reads the complete integration. Omits models that only the public model list contains."""
-        remote, path = ground.remote, f"{self.path}/{row['id']}"
+        remote, path = state.remote, f"{self.path}/{row['id']}"
         integration = remote.request("GET", path)
-        exported = super().export_row(ground, {**integration, "key": integration["masked_key"] or ""})
+        exported = super().export_row(state, {**integration, "key": integration["masked_key"] or ""})
         listed_models = [item for item in remote.request("GET", f"{path}/models")["models"] if item["created_at"]]
         exported["models"] = [
             omit_fields(listed_model, "created_at", "last_updated_at") for listed_model in listed_models
@@ -46,7 +46,7 @@ class Integrations(ResourceKind):
         access_rows = remote.request("GET", f"{path}/workspaces")["workspaces"]
         names = ("id", "enabled", "usage_limits", "rate_limits")
         # Archived workspaces are not part of the state, so their access is omitted.
-        workspace_ids = set(ground.slugs.values())
+        workspace_ids = set(state.slugs.values())
         exported["workspaces"] = [
             {name: omit_computed(access_row[name]) for name in names}
             for access_row in access_rows
@@ -76,14 +76,14 @@ class Integrations(ResourceKind):
         removed_rows = [{**row, "gone": True} for row in removed_rows if row.get("is_custom", True)]
         return [*differing, *(removed_rows if prune and name in resource else [])]
 
-    def create(self, ground: GatewayState, workspace: JsonObject | None, resource: JsonObject) -> JsonObject:
+    def create(self, state: GatewayState, workspace: JsonObject | None, resource: JsonObject) -> JsonObject:
         """Creates an integration without its default provider, because the document lists providers separately."""
         fields = {name: resource[name] for name in (*self.own_fields, *self.fixed) if resource.get(name) is not None}
-        created = ground.remote.request(
+        created = state.remote.request(
             "POST", self.path, {**fields, "create_default_provider": False, **self.workspace_body(workspace)}
         )
         self.update(
-            ground,
+            state,
             workspace,
             created,
             {name: resource[name] for name in self.nested_fields if resource.get(name) is not None},
@@ -93,14 +93,14 @@ class Integrations(ResourceKind):
 
     def update(
         self,
-        ground: GatewayState,
+        state: GatewayState,
         workspace: JsonObject | None,
         stored: JsonObject,
         changed: JsonObject,
         credentials: JsonObject | None = None,
     ) -> None:
         """Sends each part of a change to its endpoint. `credentials` are those of a new integration."""
-        path, remote = self.resource_path(stored, workspace), ground.remote
+        path, remote = self.resource_path(stored, workspace), state.remote
         if own_changes := {name: changed[name] for name in self.own_fields if name in changed}:
             remote.request("PUT", path, own_changes)
         self._update_models(remote, f"{path}/models", changed, credentials or _clear_credentials(changed))

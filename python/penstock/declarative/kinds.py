@@ -120,23 +120,23 @@ class ResourceKind:
         """
         return ("slug",) if self.keeps_slug and resource.get("slug") else self.named_by
 
-    def read_all(self, ground: GatewayState, workspace: JsonObject | None) -> list[JsonObject]:
+    def read_all(self, state: GatewayState, workspace: JsonObject | None) -> list[JsonObject]:
         """Returns all resources of this kind in a workspace, or in the organisation itself."""
-        rows = ground.remote.iter_rows(self.path + self.workspace_query(workspace))
-        return [self.export_row(ground, row) for row in rows if self.includes_row(ground, row, workspace)]
+        rows = state.remote.iter_rows(self.path + self.workspace_query(workspace))
+        return [self.export_row(state, row) for row in rows if self.includes_row(state, row, workspace)]
 
     def includes_row(self, _ground: GatewayState, _row: JsonObject, _place: JsonObject | None) -> bool:
         """Returns true if a listed row belongs to this kind."""
         return True
 
-    def export_row(self, ground: GatewayState, row: JsonObject) -> JsonObject:
+    def export_row(self, state: GatewayState, row: JsonObject) -> JsonObject:
         """Returns a row in the format of the document."""
         exported = {name: row[name] for name in self.allowed_fields if name in row}
         exported |= {
             name: omit_computed(exported[name]) for name in ("usage_limits", "rotation_policy") if name in exported
         }
         return (
-            {**exported, "secret_mappings": ground.export_mappings(row)} if "secret_mappings" in exported else exported
+            {**exported, "secret_mappings": state.export_mappings(row)} if "secret_mappings" in exported else exported
         )
 
     def diff_resource(self, resource: Mapping[str, Any], stored: Mapping[str, Any], *, prune: bool) -> JsonObject:  # noqa: ARG002 - for kinds that hold lists
@@ -162,20 +162,20 @@ class ResourceKind:
         """Returns true if a missing resource need not be created."""
         return is_expired(resource)
 
-    def create(self, ground: GatewayState, workspace: JsonObject | None, resource: JsonObject) -> JsonObject:
+    def create(self, state: GatewayState, workspace: JsonObject | None, resource: JsonObject) -> JsonObject:
         """Creates a resource and returns the response."""
         body = {name: resource[name] for name in self.allowed_fields if name != "id" and resource.get(name) is not None}
-        return ground.remote.request("POST", self.path, {**body, **self.workspace_body(workspace)})
+        return state.remote.request("POST", self.path, {**body, **self.workspace_body(workspace)})
 
     def update(
-        self, ground: GatewayState, workspace: JsonObject | None, stored: JsonObject, changed: JsonObject
+        self, state: GatewayState, workspace: JsonObject | None, stored: JsonObject, changed: JsonObject
     ) -> None:
         """Changes a resource."""
-        ground.remote.request("PUT", self.resource_path(stored, workspace), changed)
+        state.remote.request("PUT", self.resource_path(stored, workspace), changed)
 
-    def delete(self, ground: GatewayState, workspace: JsonObject | None, stored: JsonObject) -> None:
+    def delete(self, state: GatewayState, workspace: JsonObject | None, stored: JsonObject) -> None:
         """Deletes a resource."""
-        ground.remote.request("DELETE", self.resource_path(stored, workspace))
+        state.remote.request("DELETE", self.resource_path(stored, workspace))
 
     def is_protected(self, _ground: GatewayState, _there: JsonObject) -> bool:
         """Returns true if a resource must never be deleted."""
@@ -216,10 +216,10 @@ class Invites(ResourceKind):
         """Returns true for pending invitations only."""
         return row["status"] == "pending"
 
-    def export_row(self, ground: GatewayState, row: JsonObject) -> JsonObject:
+    def export_row(self, state: GatewayState, row: JsonObject) -> JsonObject:
         """Returns the invitation, with slugs of workspaces in place of ids."""
-        workspaces = [{**item, "id": ground.slugs.get(item["id"], item["id"])} for item in row["workspaces"]]
-        return {**super().export_row(ground, row), "workspaces": workspaces}
+        workspaces = [{**item, "id": state.slugs.get(item["id"], item["id"])} for item in row["workspaces"]]
+        return {**super().export_row(state, row), "workspaces": workspaces}
 
     def fixed_values(self, resource: Mapping[str, Any]) -> JsonObject:
         """Returns the fixed fields with scopes sorted and without duplicates, as the gateway stores them."""
@@ -228,13 +228,13 @@ class Invites(ResourceKind):
             fixed["workspace_api_key_details"] = {**details, "scopes": sorted(set(details.get("scopes", ())))}
         return fixed
 
-    def can_skip_creation(self, ground: GatewayState, resource: JsonObject) -> bool:
+    def can_skip_creation(self, state: GatewayState, resource: JsonObject) -> bool:
         """Returns true if the person is already a user, or the invitation has expired."""
-        return resource.get("email") in ground.ids or super().can_skip_creation(ground, resource)
+        return resource.get("email") in state.ids or super().can_skip_creation(state, resource)
 
-    def create(self, ground: GatewayState, workspace: JsonObject | None, resource: JsonObject) -> JsonObject:
+    def create(self, state: GatewayState, workspace: JsonObject | None, resource: JsonObject) -> JsonObject:
         """Sends an invitation."""
-        return super().create(ground, workspace, {"workspaces": [], **resource})
+        return super().create(state, workspace, {"workspaces": [], **resource})
 
 
 class Members(ResourceKind):
@@ -243,15 +243,15 @@ class Members(ResourceKind):
     name, path, fields, fixed, named_by = "members", WORKSPACES_PATH, ("role",), ("email",), ("email",)
     email_field = "email"
 
-    def read_all(self, ground: GatewayState, workspace: JsonObject | None) -> list[JsonObject]:
+    def read_all(self, state: GatewayState, workspace: JsonObject | None) -> list[JsonObject]:
         """Returns the members of a workspace; empty for the organisation."""
-        rows = ground.remote.iter_rows(f"{WORKSPACES_PATH}/{workspace['id']}/users") if workspace else ()
-        return [self.export_row(ground, row) for row in rows]
+        rows = state.remote.iter_rows(f"{WORKSPACES_PATH}/{workspace['id']}/users") if workspace else ()
+        return [self.export_row(state, row) for row in rows]
 
-    def create(self, ground: GatewayState, workspace: JsonObject | None, resource: JsonObject) -> JsonObject:
+    def create(self, state: GatewayState, workspace: JsonObject | None, resource: JsonObject) -> JsonObject:
         """Adds a user to the workspace."""
-        member = {"id": ground.ids[resource["email"]], "role": resource.get("role", "member")}
-        return ground.remote.request("POST", f"{WORKSPACES_PATH}/{(workspace or {})['id']}/users", {"users": [member]})
+        member = {"id": state.ids[resource["email"]], "role": resource.get("role", "member")}
+        return state.remote.request("POST", f"{WORKSPACES_PATH}/{(workspace or {})['id']}/users", {"users": [member]})
 
     def resource_path(self, stored: JsonObject, workspace: JsonObject | None) -> str:
         """Returns the API path of a member."""
@@ -269,24 +269,24 @@ class SecretReferences(ResourceKind):
     fixed = ("slug", "manager_type")
     secret_fields = ("auth_config",)
 
-    def export_row(self, ground: GatewayState, row: JsonObject) -> JsonObject:
+    def export_row(self, state: GatewayState, row: JsonObject) -> JsonObject:
         """Reads the complete secret reference, with slugs of workspaces in place of ids."""
         path = f"{self.path}/{row['id']}"
-        fetched = super().export_row(ground, ground.remote.request("GET", path))
-        allowed_ids = ground.remote.request("GET", f"{path}/workspaces")["allowed_workspaces"]
+        fetched = super().export_row(state, state.remote.request("GET", path))
+        allowed_ids = state.remote.request("GET", f"{path}/workspaces")["allowed_workspaces"]
         # Archived workspaces are not part of the state.
-        allowed_slugs = [ground.slugs[allowed_id] for allowed_id in allowed_ids if allowed_id in ground.slugs]
+        allowed_slugs = [state.slugs[allowed_id] for allowed_id in allowed_ids if allowed_id in state.slugs]
         return {**fetched, "allowed_workspaces": allowed_slugs}
 
-    def create(self, ground: GatewayState, workspace: JsonObject | None, resource: JsonObject) -> JsonObject:
+    def create(self, state: GatewayState, workspace: JsonObject | None, resource: JsonObject) -> JsonObject:
         """Creates a secret reference for all workspaces or for a list of them."""
-        return super().create(ground, workspace, _omit_unused_access_field(resource))
+        return super().create(state, workspace, _omit_unused_access_field(resource))
 
     def update(
-        self, ground: GatewayState, workspace: JsonObject | None, stored: JsonObject, changed: JsonObject
+        self, state: GatewayState, workspace: JsonObject | None, stored: JsonObject, changed: JsonObject
     ) -> None:
         """Changes a secret reference, including the workspaces that may use it."""
-        super().update(ground, workspace, stored, _omit_unused_access_field(changed))
+        super().update(state, workspace, stored, _omit_unused_access_field(changed))
 
 
 def _omit_unused_access_field(resource: JsonObject) -> JsonObject:
@@ -301,20 +301,20 @@ class Providers(ResourceKind):
     fields = ("name", "note", "tags", *LIMIT_FIELDS)
     fixed = ("slug", "integration_id")
 
-    def includes_row(self, ground: GatewayState, row: JsonObject, _place: JsonObject | None) -> bool:
+    def includes_row(self, state: GatewayState, row: JsonObject, _place: JsonObject | None) -> bool:
         """Returns true for providers, false for virtual keys."""
-        return row["integration_id"] in ground.integrations
+        return row["integration_id"] in state.integrations
 
-    def create(self, ground: GatewayState, workspace: JsonObject | None, resource: JsonObject) -> JsonObject:
+    def create(self, state: GatewayState, workspace: JsonObject | None, resource: JsonObject) -> JsonObject:
         """Creates a provider. If the workspace already got one with this slug from the gateway, changes it instead."""
         stored = (
-            ground.remote.find(f"{self.path}/{resource['slug']}{self.workspace_query(workspace)}")
+            state.remote.find(f"{self.path}/{resource['slug']}{self.workspace_query(workspace)}")
             if resource.get("slug")
             else None
         )
         if stored is None:
-            return super().create(ground, workspace, resource)
-        self.update(ground, workspace, stored, {name: resource[name] for name in self.fields if name in resource})
+            return super().create(state, workspace, resource)
+        self.update(state, workspace, stored, {name: resource[name] for name in self.fields if name in resource})
         return stored
 
     def resource_path(self, stored: JsonObject, workspace: JsonObject | None) -> str:
@@ -330,13 +330,13 @@ class VirtualKeys(Providers):
     fixed = ("slug", "provider")
     secret_fields = ("key", "model_config")
 
-    def includes_row(self, ground: GatewayState, row: JsonObject, workspace: JsonObject | None) -> bool:
+    def includes_row(self, state: GatewayState, row: JsonObject, workspace: JsonObject | None) -> bool:
         """Returns true for virtual keys, false for providers."""
-        return not super().includes_row(ground, row, workspace)
+        return not super().includes_row(state, row, workspace)
 
-    def export_row(self, ground: GatewayState, row: JsonObject) -> JsonObject:
+    def export_row(self, state: GatewayState, row: JsonObject) -> JsonObject:
         """Returns the virtual key with its masked credential."""
-        return super().export_row(ground, {**row, "key": row["masked_api_key"] or ""})
+        return super().export_row(state, {**row, "key": row["masked_api_key"] or ""})
 
 
 class Configs(ResourceKind):
@@ -346,20 +346,20 @@ class Configs(ResourceKind):
     fields = ("name", "config", "status", "is_default")
     secret_fields = ("config",)
 
-    def export_row(self, ground: GatewayState, row: JsonObject) -> JsonObject:
+    def export_row(self, state: GatewayState, row: JsonObject) -> JsonObject:
         """Reads the config with its content."""
-        config_row = ground.remote.request("GET", f"{self.path}/{row['id']}")
-        ground.configs[config_row["id"]] = config_row["slug"]
-        return {**super().export_row(ground, config_row), "config": msgspec.json.decode(config_row["config"])}
+        config_row = state.remote.request("GET", f"{self.path}/{row['id']}")
+        state.configs[config_row["id"]] = config_row["slug"]
+        return {**super().export_row(state, config_row), "config": msgspec.json.decode(config_row["config"])}
 
-    def confirm_changes(self, ground: GatewayState, stored: JsonObject, changed: JsonObject) -> JsonObject:
+    def confirm_changes(self, state: GatewayState, stored: JsonObject, changed: JsonObject) -> JsonObject:
         """Omits `config` if a dry run on the gateway reports no change. The client cannot compare them itself, because
         the credentials of the stored config are masked.
         """
         if "config" not in changed or not count_masks(stored["config"]):
             return changed
         try:
-            response = ground.remote.request(
+            response = state.remote.request(
                 "PUT", f"{self.path}/{stored['id']}?dry_run=true", {"config": changed["config"]}
             )
         except RemoteError:
@@ -367,7 +367,7 @@ class Configs(ResourceKind):
             return changed
         return omit_fields(changed, "config") if response["version_id"] else changed
 
-    def create(self, ground: GatewayState, workspace: JsonObject | None, resource: JsonObject) -> JsonObject:
+    def create(self, state: GatewayState, workspace: JsonObject | None, resource: JsonObject) -> JsonObject:
         """Creates a config, then archives it if the document marks it as archived."""
         body = {
             "name": resource["name"],
@@ -375,9 +375,9 @@ class Configs(ResourceKind):
             "isDefault": int(resource.get("is_default") or 0),
             **({"slug": resource["slug"]} if resource.get("slug") else {}),
         }
-        created = ground.remote.request("POST", self.path, {**body, **self.workspace_body(workspace)})
+        created = state.remote.request("POST", self.path, {**body, **self.workspace_body(workspace)})
         if resource.get("status", "active") != "active":
-            self.update(ground, workspace, created, {"status": resource["status"]})
+            self.update(state, workspace, created, {"status": resource["status"]})
         return created
 
 
@@ -398,11 +398,11 @@ class ApiKeys(ResourceKind):
         """Returns true for keys of this workspace, or of the organisation itself."""
         return row["workspace_id"] == (workspace["id"] if workspace else None)
 
-    def export_row(self, ground: GatewayState, row: JsonObject) -> JsonObject:
+    def export_row(self, state: GatewayState, row: JsonObject) -> JsonObject:
         """Returns the key, with the email address of its user and the slug of its config in place of ids."""
-        exported, defaults = super().export_row(ground, row), row["defaults"]
-        config = ground.configs.get(defaults["config_id"], defaults["config_id"])
-        exported["user"] = ground.emails.get(row["user_id"])
+        exported, defaults = super().export_row(state, row), row["defaults"]
+        config = state.configs.get(defaults["config_id"], defaults["config_id"])
+        exported["user"] = state.emails.get(row["user_id"])
         return {**exported, "masked": row["key"], "defaults": {**defaults, "config_id": config}}
 
     @property
@@ -412,20 +412,20 @@ class ApiKeys(ResourceKind):
         """
         return (*super().allowed_fields, "masked")
 
-    def create(self, ground: GatewayState, workspace: JsonObject | None, resource: JsonObject) -> JsonObject:
+    def create(self, state: GatewayState, workspace: JsonObject | None, resource: JsonObject) -> JsonObject:
         """Creates a key; the response contains the key itself."""
         kind = str(resource.get("type") or ("workspace-service" if workspace else "organisation-service"))
         body = {name: resource[name] for name in self.fields if resource.get(name) is not None}
         if resource.get("user"):
-            body["user_id"] = ground.ids[resource["user"]]
+            body["user_id"] = state.ids[resource["user"]]
         body |= {name: resource[name] for name in CREATION_FIELDS if resource.get(name)}
-        return ground.remote.request(
+        return state.remote.request(
             "POST", f"{self.path}/{kind.replace('-', '/')}", {**body, **self.workspace_body(workspace)}
         )
 
-    def is_protected(self, ground: GatewayState, stored: JsonObject) -> bool:
+    def is_protected(self, state: GatewayState, stored: JsonObject) -> bool:
         """Returns true for the key that this client uses."""
-        return stored["masked"] == ground.own_key
+        return stored["masked"] == state.own_key
 
 
 class Policies(ResourceKind):

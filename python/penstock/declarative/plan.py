@@ -103,21 +103,21 @@ def export_state(remote: ManagementClient, bar: ProgressBar = iter) -> JsonObjec
     return _read_state(GatewayState(remote), bar)
 
 
-def _read_state(ground: GatewayState, bar: ProgressBar) -> JsonObject:
-    workspaces = [_read_workspace(ground, row) for row in bar(ground.workspaces)]
+def _read_state(state: GatewayState, bar: ProgressBar) -> JsonObject:
+    workspaces = [_read_workspace(state, row) for row in bar(state.workspaces)]
     parts = {
-        part: omit_fields(ground.remote.request("GET", f"{ORGANISATION_PATH}/{part}"), "object")
+        part: omit_fields(state.remote.request("GET", f"{ORGANISATION_PATH}/{part}"), "object")
         for part in ORGANISATION_PARTS
     }
-    kinds = {kind.name: kind.read_all(ground, None) for kind in (*ORGANISATION_KINDS, *ORGANISATION_KINDS_LAST)}
+    kinds = {kind.name: kind.read_all(state, None) for kind in (*ORGANISATION_KINDS, *ORGANISATION_KINDS_LAST)}
     return {"version": DOCUMENT_VERSION, "organisation": {**parts, **kinds}, "workspaces": workspaces}
 
 
-def _read_workspace(ground: GatewayState, row: JsonObject) -> JsonObject:
+def _read_workspace(state: GatewayState, row: JsonObject) -> JsonObject:
     exported = {name: row[name] for name in ("id", "slug", "is_default", *WORKSPACE_FIELDS)}
     exported["defaults"] = omit_fields(row["defaults"] or {}, "is_default", "object")
     exported["usage_limits"] = omit_computed(row["usage_limits"])
-    return {**exported, **{kind.name: kind.read_all(ground, row) for kind in WORKSPACE_KINDS}}
+    return {**exported, **{kind.name: kind.read_all(state, row) for kind in WORKSPACE_KINDS}}
 
 
 class Plan:

@@ -170,8 +170,8 @@ def _read_files(folder: Path, prefix: str, problems: list[Problem], unusable: li
 
 
 def _read_file(path: Path, place: str, problems: list[Problem], unusable: list[Problem]) -> JsonObject | None:
-    from ruamel.yaml import YAML  # noqa: PLC0415 - as above
-    from ruamel.yaml.error import YAMLError  # noqa: PLC0415 - as above
+    from ruamel.yaml import YAML  # noqa: PLC0415 - loads slowly
+    from ruamel.yaml.error import YAMLError  # noqa: PLC0415 - loads slowly
 
     name = place + path.name
     if not SLUG_PATTERN.fullmatch(path.stem):

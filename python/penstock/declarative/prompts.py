@@ -37,9 +37,9 @@ class Labels(ResourceKind):
     named_by = ("id", "name")
     keeps_slug = False
 
-    def read_all(self, ground: GatewayState, workspace: JsonObject | None) -> list[JsonObject]:
+    def read_all(self, state: GatewayState, workspace: JsonObject | None) -> list[JsonObject]:
         """Returns the labels of a workspace; empty for the organisation."""
-        return super().read_all(ground, workspace) if workspace else []
+        return super().read_all(state, workspace) if workspace else []
 
     def includes_row(self, _ground: GatewayState, row: JsonObject, _place: JsonObject | None) -> bool:
         """Returns false for labels that every workspace has."""
@@ -51,17 +51,17 @@ class VersionedTemplates(ResourceKind):
 
     version_fields: tuple[str, ...]
 
-    def read_all(self, ground: GatewayState, workspace: JsonObject | None) -> list[JsonObject]:
+    def read_all(self, state: GatewayState, workspace: JsonObject | None) -> list[JsonObject]:
         """Returns the templates of a workspace; empty for the organisation."""
-        return super().read_all(ground, workspace) if workspace else []
+        return super().read_all(state, workspace) if workspace else []
 
-    def export_row(self, ground: GatewayState, row: JsonObject) -> JsonObject:
+    def export_row(self, state: GatewayState, row: JsonObject) -> JsonObject:
         """Reads the published version."""
-        return super().export_row(ground, ground.remote.request("GET", f"{self.path}/{row['id']}?version=default"))
+        return super().export_row(state, state.remote.request("GET", f"{self.path}/{row['id']}?version=default"))
 
     def update(
         self,
-        ground: GatewayState,
+        state: GatewayState,
         workspace: JsonObject | None,  # noqa: ARG002 - the id names the template
         stored: JsonObject,
         changed: JsonObject,
@@ -69,10 +69,10 @@ class VersionedTemplates(ResourceKind):
         """Changes a template. A new version is published, so that requests use it."""
         path, body = f"{self.path}/{stored['id']}", self.update_body(changed)
         if body:
-            ground.remote.request("PUT", path, body)
+            state.remote.request("PUT", path, body)
         if not changed.keys().isdisjoint(self.version_fields):
-            latest = ground.remote.request("GET", path)["latest_version"]
-            ground.remote.request("PUT", f"{path}/makeDefault", {"version": latest})
+            latest = state.remote.request("GET", path)["latest_version"]
+            state.remote.request("PUT", f"{path}/makeDefault", {"version": latest})
 
     def update_body(self, changed: JsonObject) -> JsonObject:
         """Returns the body that changes these fields."""
@@ -86,18 +86,18 @@ class PromptPartials(VersionedTemplates):
     fields = ("name", "status", "string")
     version_fields = ("string",)
 
-    def read_all(self, ground: GatewayState, workspace: JsonObject | None) -> list[JsonObject]:
+    def read_all(self, state: GatewayState, workspace: JsonObject | None) -> list[JsonObject]:
         """Returns the partials of a workspace, each after those that it includes; empty for the organisation."""
-        rows_by_slug = {row["slug"]: row for row in super().read_all(ground, workspace)}
+        rows_by_slug = {row["slug"]: row for row in super().read_all(state, workspace)}
         return [
             rows_by_slug[slug] for slug in order_partials({slug: row["string"] for slug, row in rows_by_slug.items()})
         ]
 
-    def create(self, ground: GatewayState, workspace: JsonObject | None, resource: JsonObject) -> JsonObject:
+    def create(self, state: GatewayState, workspace: JsonObject | None, resource: JsonObject) -> JsonObject:
         """Creates a partial, then archives it if the document marks it as archived."""
-        created = super().create(ground, workspace, omit_fields(resource, "status"))
+        created = super().create(state, workspace, omit_fields(resource, "status"))
         if resource.get("status", "active") != "active":
-            self.update(ground, workspace, created, {"status": resource["status"]})
+            self.update(state, workspace, created, {"status": resource["status"]})
         return created
 
 
@@ -108,18 +108,18 @@ class Prompts(VersionedTemplates):
     fields = ("name", "status", *VERSION_FIELDS, LABELS_FIELD)
     version_fields = VERSION_FIELDS
 
-    def export_row(self, ground: GatewayState, row: JsonObject) -> JsonObject:
+    def export_row(self, state: GatewayState, row: JsonObject) -> JsonObject:
         """Reads the published version of the prompt and its labels."""
-        detail = ground.remote.request("GET", f"{self.path}/{row['id']}?version=default")
-        exported = ResourceKind.export_row(self, ground, detail)
+        detail = state.remote.request("GET", f"{self.path}/{row['id']}?version=default")
+        exported = ResourceKind.export_row(self, state, detail)
         return {**exported, LABELS_FIELD: sorted(label["name"] for label in detail["prompt_version_labels"])}
 
-    def create(self, ground: GatewayState, workspace: JsonObject | None, resource: JsonObject) -> JsonObject:
+    def create(self, state: GatewayState, workspace: JsonObject | None, resource: JsonObject) -> JsonObject:
         """Creates a prompt and labels its version, then archives it if the document marks it as archived."""
-        created = super().create(ground, workspace, {"parameters": {}, **omit_fields(resource, "status", LABELS_FIELD)})
-        put_labels(ground, f"{self.path}/{created['id']}", resource.get(LABELS_FIELD) or ())
+        created = super().create(state, workspace, {"parameters": {}, **omit_fields(resource, "status", LABELS_FIELD)})
+        put_labels(state, f"{self.path}/{created['id']}", resource.get(LABELS_FIELD) or ())
         if resource.get("status", "active") != "active":
-            self.update(ground, workspace, created, {"status": resource["status"]})
+            self.update(state, workspace, created, {"status": resource["status"]})
         return created
 
     def diff_resource(self, resource: Mapping[str, Any], stored: Mapping[str, Any], *, prune: bool) -> JsonObject:
@@ -129,14 +129,14 @@ class Prompts(VersionedTemplates):
         return omit_fields(changed, LABELS_FIELD) if desired == (stored.get(LABELS_FIELD) or []) else changed
 
     def update(
-        self, ground: GatewayState, workspace: JsonObject | None, stored: JsonObject, changed: JsonObject
+        self, state: GatewayState, workspace: JsonObject | None, stored: JsonObject, changed: JsonObject
     ) -> None:
         """Changes a prompt. If this publishes a new version, moves the labels of the former version to it."""
-        super().update(ground, workspace, stored, changed)
+        super().update(state, workspace, stored, changed)
         is_new = not changed.keys().isdisjoint(self.version_fields)
         if is_new or LABELS_FIELD in changed:
             desired = changed.get(LABELS_FIELD, stored.get(LABELS_FIELD)) or ()
-            put_labels(ground, f"{self.path}/{stored['id']}", desired)
+            put_labels(state, f"{self.path}/{stored['id']}", desired)
 
     def update_body(self, changed: JsonObject) -> JsonObject:
         """Returns the body that changes these fields of a prompt, without its labels."""
@@ -144,13 +144,13 @@ class Prompts(VersionedTemplates):
         return {"patch": True, **body} if body else {}
 
 
-def put_labels(ground: GatewayState, path: str, desired: Iterable[str]) -> None:
+def put_labels(state: GatewayState, path: str, desired: Iterable[str]) -> None:
     """Sets the labels of the published version of a prompt to exactly these."""
-    version = ground.remote.request("GET", f"{path}?version=default")
+    version = state.remote.request("GET", f"{path}?version=default")
     present = {label["name"] for label in version["prompt_version_labels"]}
     place = f"{path}/versions/{version['prompt_version_id']}"
     if present - set(desired):
-        ground.remote.request("PUT", place, {"label_id": None})
+        state.remote.request("PUT", place, {"label_id": None})
         present = set[str]()
     for name in sorted(set(desired) - present):
-        ground.remote.request("PUT", place, {"label_id": name})
+        state.remote.request("PUT", place, {"label_id": name})

@@ -56,12 +56,12 @@ class Decryptor:
         try:
             return self._open_box(sealed).decode()
         # The exceptions of PyNaCl have no other common base class.
-        except Exception:  # noqa: BLE001 - as said above
+        except Exception:  # noqa: BLE001 - see the comment above
             raise self._wrong_key() from None
 
     def _decrypt_gcm(self, text: str) -> str:
         from cryptography.exceptions import InvalidTag  # noqa: PLC0415 - only databases need it
-        from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415 - as above
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415 - loads slowly
 
         key = self._require_key()
         sealed = _decode(text)

@@ -64,7 +64,7 @@ def read_text(file: FilePath) -> str:
 def parse_yaml(name: str, text: str) -> Source:
     """Parses YAML 1.1, which other gateways read. JSON is accepted, too."""
     from ruamel.yaml import YAML  # noqa: PLC0415 - takes long to load, and other commands do not need it
-    from ruamel.yaml.error import YAMLError  # noqa: PLC0415 - as above
+    from ruamel.yaml.error import YAMLError  # noqa: PLC0415 - loads slowly
 
     # ruamel.yaml does not declare all of its attributes, so the type is `Any`.
     yaml: Any = YAML(typ="safe", pure=True)

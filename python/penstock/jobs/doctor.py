@@ -232,7 +232,7 @@ async def _check_redis(settings: Settings) -> Findings:
     if settings.redis.url is None:
         return [Finding("redis", "skipped", "redis.url is not set; nothing is shared between nodes")]
     # The import cannot fail: settings with `redis.url` are only valid if the Redis client is installed.
-    from penstock.snapshot.redis_notifier import fetch_redis_time  # noqa: PLC0415 - as said above
+    from penstock.snapshot.redis_notifier import fetch_redis_time  # noqa: PLC0415 - see the comment above
 
     try:
         clock = await fetch_redis_time(settings.redis.url.reveal(), settings.upstream.tls_ca)

@@ -25,8 +25,8 @@ class JwksRefresher:
         """Stores the key sources with a URL, the interval in seconds, and the callback for changed keys."""
         self._sources = [source for source in tokens.sources if source.own.jwks_url]
         self._seconds = seconds
-        self._ring = on_change
-        self._ill: set[IssuerKeys] = set()
+        self._on_change = on_change
+        self._failing_sources: set[IssuerKeys] = set()
 
     async def run(self) -> None:
         """Refreshes the keys until cancelled. Returns at once if there are no sources."""
@@ -37,19 +37,19 @@ class JwksRefresher:
     async def refresh_all(self) -> None:
         """Refreshes all sources once, concurrently."""
         if any(await asyncio.gather(*map(self._refresh_source, self._sources))):
-            self._ring()
+            self._on_change()
 
     async def _refresh_source(self, source: IssuerKeys) -> bool:
         try:
             changed = await source.refresh()
         except FETCH_ERRORS as error:
-            if source not in self._ill:
+            if source not in self._failing_sources:
                 # The error of a malformed URL contains the URL, so the host is removed from the text.
                 host = source.own.jwks_url.partition("://")[2].partition("/")[0].rpartition("@")[2]
                 log.warning(
                     "the keys of %s cannot be fetched, the known ones stay valid: %s", host, type(error).__name__
                 )
-            self._ill.add(source)
+            self._failing_sources.add(source)
             return False
-        self._ill.discard(source)
+        self._failing_sources.discard(source)
         return changed

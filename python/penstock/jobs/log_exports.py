@@ -67,12 +67,12 @@ class LogExporter:
         self._database = database
         self._blobs = blobs
         self._logs = log_service
-        self._me = new_id()
-        self._rung = asyncio.Event()
+        self._exporter_id = new_id()
+        self._wake_event = asyncio.Event()
 
     def notify(self) -> None:
         """Wakes the runner, because an export was started."""
-        self._rung.set()
+        self._wake_event.set()
 
     async def run(self) -> None:
         """Runs exports until cancelled."""
@@ -86,8 +86,8 @@ class LogExporter:
                     await self._run_export(row)
             except PenstockError as error:
                 log.warning("log exports wait: %s", error)
-            await wait_for_event(self._rung, QUIET_SECONDS if self._database.embedded else POLL_SECONDS)
-            self._rung.clear()
+            await wait_for_event(self._wake_event, QUIET_SECONDS if self._database.embedded else POLL_SECONDS)
+            self._wake_event.clear()
 
     async def _claim_next(self) -> Row | None:
         is_free = or_(log_exports.c.run_until.is_(None), log_exports.c.run_until < now())
@@ -98,7 +98,7 @@ class LogExporter:
         if row is None:
             return None
         claimed = await self._update(
-            log_exports.c.id == row["id"], *waiting, run_by=self._me, run_until=now() + LEASE_MS
+            log_exports.c.id == row["id"], *waiting, run_by=self._exporter_id, run_until=now() + LEASE_MS
         )
         return dict(row) if claimed else await self._claim_next()
 
@@ -144,7 +144,11 @@ class LogExporter:
             )
 
     def _claimed(self, row: Row) -> tuple[ColumnElement[bool], ...]:
-        return (log_exports.c.id == row["id"], log_exports.c.status == IN_PROGRESS, log_exports.c.run_by == self._me)
+        return (
+            log_exports.c.id == row["id"],
+            log_exports.c.status == IN_PROGRESS,
+            log_exports.c.run_by == self._exporter_id,
+        )
 
     async def _update(self, *conditions: ColumnElement[bool], **values: object) -> bool:
         async with self._database.write_transaction() as connection:

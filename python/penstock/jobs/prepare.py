@@ -213,7 +213,7 @@ def load_token_verifier(settings: Settings, saved_snapshot: SavedSnapshot) -> To
         return None
     # Imported only here: the JWT code is a tenth of all imports of the control process, and most gateways accept no
     # tokens.
-    from penstock.kit.token_verification import TokenVerifier  # noqa: PLC0415 - as said above
+    from penstock.kit.token_verification import TokenVerifier  # noqa: PLC0415 - see the comment above
 
     tokens = TokenVerifier(settings)
     if last := saved_snapshot.load():
@@ -376,6 +376,6 @@ def create_data_dir(settings: Settings) -> None:
 async def _migrate(database: Database, sealing: MigrationSealer) -> tuple[str | None, str | None]:
     # Imported only here: the control process also imports this module, and does not need the 13 MB of Alembic and its
     # dependencies.
-    from penstock.store.migrate import migrate  # noqa: PLC0415 - as said above
+    from penstock.store.migrate import migrate  # noqa: PLC0415 - see the comment above
 
     return await migrate(database, sealing=sealing)

@@ -336,7 +336,7 @@ async def _add_usage(connection: AsyncConnection, key: UsageKey, total: UsageSum
     if connection.dialect.name == "postgresql":
         from sqlalchemy.dialects.postgresql import insert as upsert  # noqa: PLC0415 - SQLite does not need its 2 MB
     else:
-        from sqlalchemy.dialects.sqlite import insert as upsert  # noqa: PLC0415 - as above
+        from sqlalchemy.dialects.sqlite import insert as upsert  # noqa: PLC0415 - loads slowly
     names = {"limit_id": key.limit_id, "value_key": key.group, "period_start": key.period_start}
     values = {**names, **added, **NO_ALERTS, "status": ACTIVE, "measure": key.measure, "resets": 0}
     query = upsert(limit_usage).values(id=new_id(), updated_at=now(), **values)

@@ -111,11 +111,11 @@ class CrudRoutes:
         requested: Callable[..., ListQuery] | None = None,
     ) -> Any:  # noqa: ANN401 - as above
         """Builds the route that lists the objects."""
-        resource, usual = self.resource, workspace_query if self._is_placed else organisation_query
+        resource, default_query = self.resource, workspace_query if self._is_placed else organisation_query
         # `context` depends on `list_query`, because the framework resolves two independent dependencies much more
         # slowly.
         dependencies = {
-            "list_query": Provide(requested or usual, sync_to_thread=False),
+            "list_query": Provide(requested or default_query, sync_to_thread=False),
             "context": Provide(list_request_context, sync_to_thread=False),
         }
 
@@ -199,8 +199,10 @@ def crud_routes(
 
     async def create_row(session: TenantSession, data: msgspec.Struct) -> msgspec.Struct:
         """Creates an object."""
-        home = {"workspace_id": session.required_workspace_id} if "workspace_id" in resource.table.c else {}
-        return row_to_struct(response_type, await resource.create(session, {**msgspec.to_builtins(data), **home}))
+        workspace_field = {"workspace_id": session.required_workspace_id} if "workspace_id" in resource.table.c else {}
+        return row_to_struct(
+            response_type, await resource.create(session, {**msgspec.to_builtins(data), **workspace_field})
+        )
 
     async def update_row(session: TenantSession, row: Row, data: msgspec.Struct) -> msgspec.Struct:
         """Updates an object. Omitted fields keep their values."""

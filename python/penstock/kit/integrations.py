@@ -380,9 +380,9 @@ def usable_condition(workspace_id: str | ColumnElement[str]) -> ColumnElement[bo
         )
         .correlate(integrations, providers, workspaces)
     )
-    nothing_said = and_(integrations.c.global_access["enabled"].as_boolean(), ~exists(access_query))
+    has_default_access = and_(integrations.c.global_access["enabled"].as_boolean(), ~exists(access_query))
     has_access = exists(access_query.where(integration_workspaces.c.enabled))
-    shared = and_(integrations.c.workspace_id.is_(None), or_(has_access, nothing_said))
+    shared = and_(integrations.c.workspace_id.is_(None), or_(has_access, has_default_access))
     return or_(integrations.c.workspace_id == workspace_id, shared)
 
 

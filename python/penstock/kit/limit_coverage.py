@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from msgspec import UNSET
 from sqlalchemy import or_, select
 
+from penstock.kit.limit_policies import ConditionWarning, condition_values
 from penstock.kit.limit_simulation import METADATA_PREFIX, LimitSimulation, SimulatedPolicy
-from penstock.kit.policies import ConditionWarning, condition_values
 from penstock.logs.query import MAX_METADATA_KEYS
 from penstock.store.limit_tables import rate_limits_policies, usage_limits_policies
 from penstock.store.prompt_tables import prompts
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Table
 
     from penstock.kit.limit_demand import DemandReader
-    from penstock.kit.policies import PolicyWarnings
+    from penstock.kit.limit_policies import PolicyWarnings
     from penstock.kit.tenant_session import TenantSession
     from penstock.store.tenant import Row
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID, uuid5
 
+from penstock.kit.limit_policies import condition_values
 from penstock.kit.limit_usage import NANODOLLARS
 from penstock.kit.limits import DEFAULT_USAGE_TYPE, list_limits
-from penstock.kit.policies import condition_values
 from penstock.kit.usage_periods import current_period, to_limit
 
 if TYPE_CHECKING:

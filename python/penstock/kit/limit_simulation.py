@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from penstock.kit.policies import condition_values
+from penstock.kit.limit_policies import condition_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

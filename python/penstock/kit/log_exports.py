@@ -80,11 +80,11 @@ def export_filters(row: Row, email: str | None) -> LogFilters:
 
 def reject_denied_fields(requested: Iterable[str], denied: Iterable[str]) -> None:
     """Raises ForbiddenError if an export includes fields that the organisation denies."""
-    kept_back = set(denied)
+    denied_names = set(denied)
     problems = [
         Problem(f"requested_data[{index}]", f"{name!r} may not be exported: the organisation denies it")
         for index, name in enumerate(requested)
-        if name in kept_back
+        if name in denied_names
     ]
     if problems:
         raise ForbiddenError("; also ".join(f"{problem.path} {problem.message}" for problem in problems), problems)

@@ -226,20 +226,20 @@ async def _read_references(session: TenantSession, workspace_id: str) -> dict[st
 
 def _find_cycle(references: Mapping[str, Sequence[str]], own_slug: str, first: str) -> list[str] | None:
     """Returns the slugs of a cycle: from the partial over `first` back to the partial. `None` if there is no cycle."""
-    came_from = {first: own_slug}
+    parents = {first: own_slug}
     pending = [first]
     while pending:
         slug = pending.pop()
         if slug == own_slug:
-            way = [own_slug]
+            cycle = [own_slug]
             while True:
-                slug = came_from[slug]
-                way.append(slug)
+                slug = parents[slug]
+                cycle.append(slug)
                 if slug == own_slug:
-                    return way[::-1]
+                    return cycle[::-1]
         for inner in references.get(slug, ()):
-            if inner not in came_from:
-                came_from[inner] = slug
+            if inner not in parents:
+                parents[inner] = slug
                 pending.append(inner)
     return None
 

@@ -54,7 +54,7 @@ async def resolve_collection(session: TenantSession, path: str, key: str | None,
     return row
 
 
-async def find_home(session: TenantSession, path: str, key: str | None) -> Row:
+async def find_parent_collection(session: TenantSession, path: str, key: str | None) -> Row:
     """Returns the collection of a new object: the one named in the body, or else the default one of the session's
     workspace. If the caller has several workspaces, the collection decides which one the session uses.
     """

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 MAX_TEMPLATE_BYTES = 1024 * 1024
-# Maximum total size of the other fields of a version, as JSON.
+# Maximum total size of the fields of a version except its template, as JSON.
 MAX_DETAILS_BYTES = 1024 * 1024
 # Maximum nesting of objects and lists in a field. The engine and the databases read fewer levels than a request may
 # have.

@@ -246,13 +246,15 @@ LEGACY_FIELDS = {
 
 def describe_fields() -> str:
     """Returns a text that lists the fields of each provider. Optional fields end with a question mark."""
-    usual = ProviderOptions.__struct_fields__
+    common_options = ProviderOptions.__struct_fields__
     fields_by_provider = {
-        provider: [item.name + "?" * (not item.required) for item in fields(form) if item.name not in usual]
+        provider: [item.name + "?" * (not item.required) for item in fields(form) if item.name not in common_options]
         for provider, form in OPTIONS_BY_PROVIDER.items()
     }
     each = "; ".join(f"{provider}: {', '.join(names)}" for provider, names in fields_by_provider.items() if names)
-    return f"all providers: {', '.join(usual)}; {each}; others: the names of their headers without `x-gateway-`"
+    return (
+        f"all providers: {', '.join(common_options)}; {each}; others: the names of their headers without `x-gateway-`"
+    )
 
 
 def check_options(path: str, provider: str, fields: Mapping[str, Any], mapped: frozenset[str] = frozenset()) -> None:

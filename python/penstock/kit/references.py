@@ -25,7 +25,7 @@ MAX_NAMED_USERS = 10
 MAX_SHOWN_USERS = 200
 # Maximum number of fields that a response lists for each using object.
 MAX_FIELDS = 20
-# Scopes by type of the using object. A caller needs one of them to see such an object.
+# Scopes by type of the using object. A caller needs one of the scopes to see objects of that type.
 VISIBLE_WITH = {
     "config": frozenset({"configs.list", "configs.read"}),
     "prompt": frozenset({"prompts.list", "prompts.read"}),

@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 from litestar.di import NamedDependency  # noqa: TC002 - the framework looks at annotations when it runs
 from litestar.params import PathParameter, QueryParameter
 
+from penstock.kit.limit_policies import PolicyStatus
 from penstock.kit.numbered_pages import DEFAULT_SIZE, FURTHEST, LARGEST_SIZE, PageRequest
-from penstock.kit.policies import PolicyStatus
 from penstock.kit.tenant_session import RequestContext  # noqa: TC001 - as above
 
 EmailFilter = Annotated[str | None, QueryParameter(description="only the one with this e-mail address")]

@@ -107,10 +107,10 @@ def merge_rules(rules: Rules, before: Mapping[str, Any]) -> dict[str, Any]:
     merged = {name: value for name, value in values.items() if value is not None}
     if isinstance(rules, WorkspaceRules) and rules.user_key_metadata:
         check_default_metadata("settings.user_key_metadata", rules.user_key_metadata)
-    usual, longest = merged.get("user_api_key_ttl"), merged.get("user_api_key_max_ttl")
-    if usual and longest and usual > longest:
+    default_ttl, max_ttl = merged.get("user_api_key_ttl"), merged.get("user_api_key_max_ttl")
+    if default_ttl and max_ttl and default_ttl > max_ttl:
         raise field_error(
-            "settings.user_api_key_ttl", f"is {usual}: must not exceed user_api_key_max_ttl, which is {longest}"
+            "settings.user_api_key_ttl", f"is {default_ttl}: must not exceed user_api_key_max_ttl, which is {max_ttl}"
         )
     return merged
 
@@ -121,19 +121,19 @@ def blocks_inline_config(settings: Mapping[str, Any], above: Mapping[str, Any]) 
     """
     name = "block_inline_config"
     is_organisation_blocked = bool(above.get(name))
-    is_left = above.get(OVERRIDES, {}).get(DATA_PLANE)
-    if is_left is None:
+    is_workspace_choice = above.get(OVERRIDES, {}).get(DATA_PLANE)
+    if is_workspace_choice is None:
         # If the organisation does not decide who chooses, it and the workspace must both allow inline configs.
         return is_organisation_blocked or bool(settings.get(name))
-    return bool(settings.get(name, is_organisation_blocked)) if is_left else is_organisation_blocked
+    return bool(settings.get(name, is_organisation_blocked)) if is_workspace_choice else is_organisation_blocked
 
 
 async def auto_creates_keys(tenant: TenantStore, workspace: Mapping[str, Any]) -> bool:
     """Returns true if users who join a workspace get a key there."""
     name = "user_api_key_auto_create"
     above = await organisation_rules(tenant)
-    usual = above.get(f"default_workspace_{name}" if workspace["is_default"] else name, False)
-    return workspace["settings"].get(name, usual)
+    default = above.get(f"default_workspace_{name}" if workspace["is_default"] else name, False)
+    return workspace["settings"].get(name, default)
 
 
 async def effective_rules(tenant: TenantStore, workspace_id: str | None) -> dict[str, Any]:

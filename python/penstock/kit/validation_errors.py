@@ -74,9 +74,11 @@ def parse_problems(
     if not (listed or isinstance(error.__cause__, msgspec.ValidationError)):
         return problems
     if body is not NO_BODY and BODY in used:
-        found = find_problems(used[BODY].annotation, body, strict=False)
+        body_problems = find_problems(used[BODY].annotation, body, strict=False)
         read_only = _read_only_fields(request, used[BODY].annotation)
-        problems += [Problem(item.path, READ_ONLY_MESSAGE) if item.path in read_only else item for item in found]
+        problems += [
+            Problem(item.path, READ_ONLY_MESSAGE) if item.path in read_only else item for item in body_problems
+        ]
     elif any(item.get("message") == MISSING_BODY for item in listed):
         problems.append(Problem("", "a body is needed"))
     # If `find_problems` finds nothing wrong, the messages of the framework's decoder are used.
@@ -125,15 +127,15 @@ def _read_only_fields(request: Request[Any, Any, Any], body_type: object) -> set
         return set()
     scope = cast("dict[str, Any]", request.scope)
     path = str(scope.get("path_template", "")).rstrip("/")
-    shown: set[str] = set()
+    readable: set[str] = set()
     for route in request.app.routes:
         parent, _, last = route.path_format.rpartition("/")
         if parent == path and last.startswith("{"):
             handlers: Sequence[Any] = getattr(route, "route_handlers", ())
             for handler in handlers:
                 if "GET" in handler.http_methods:
-                    shown |= {*dict(iter_field_names(handler.parsed_fn_signature.return_type.annotation)).values()}
-    return shown - {*dict(iter_field_names(body_type)).values()}
+                    readable |= {*dict(iter_field_names(handler.parsed_fn_signature.return_type.annotation)).values()}
+    return readable - {*dict(iter_field_names(body_type)).values()}
 
 
 def _field_path(item: Mapping[str, Any]) -> str:

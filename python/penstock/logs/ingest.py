@@ -269,7 +269,7 @@ class StoreIngest:
         positions = {pending.reader.name: pending.position for pending in group}
         try:
             self.packs.flush()
-            self._append_refused(group)
+            self._write_refused_requests(group)
             # If anything fails after this, the batch is inserted again, although the store may already have it.
             for pending in group:
                 pending.batch.may_repeat = True
@@ -287,12 +287,12 @@ class StoreIngest:
         self._observe(group)
         return True
 
-    def _append_refused(self, group: list[PendingBatch]) -> None:
+    def _write_refused_requests(self, group: list[PendingBatch]) -> None:
         if not self._observers:
             return
         for pending in group:
             if not pending.is_refused_written:
-                self._observers.append_refused(pending.refused)
+                self._observers.write_refused_requests(pending.refused)
                 pending.is_refused_written = True
 
     def _observe(self, group: list[PendingBatch]) -> None:

@@ -82,7 +82,7 @@ class RecordObservers:
         if log.isEnabledFor(logging.DEBUG):
             log_requests(b"\n".join(line.line for line in lines if not line.is_refused))
 
-    def append_refused(self, lines: Sequence[bytes]) -> None:
+    def write_refused_requests(self, lines: Sequence[bytes]) -> None:
         """Appends records of requests without a valid key to their file. If that fails, they are dropped and counted:
         other records must not wait for them.
         """

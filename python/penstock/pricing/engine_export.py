@@ -161,8 +161,8 @@ def export_adjustments(adjustments: Mapping[str, Any] | None) -> dict[str, Any] 
     if not adjustments:
         return None
     multiplier: dict[str, Any] = adjustments["multiplier"]
-    usual = multiplier.get("default")
-    usual = 1.0 if usual is None else usual
+    default = multiplier.get("default")
+    default = 1.0 if default is None else default
     multipliers = {bucket: multiplier.get(name) for name, bucket in OPERATOR_BUCKETS.items()}
     units: dict[str, float | None] = multiplier.get("additional_units") or {}
     for unit, (ours, kind) in UNIT_BUCKETS.items():
@@ -172,8 +172,8 @@ def export_adjustments(adjustments: Mapping[str, Any] | None) -> dict[str, Any] 
     for name, ours in TEXT_BUCKETS.items():
         if multipliers.get(ours) is None:
             multipliers[ours] = multiplier.get(name)
-    factors = {ours: _to_millionths(usual if factor is None else factor) for ours, factor in multipliers.items()}
-    exported: dict[str, Any] = {"request": _to_millionths(usual), "factors": factors}
+    factors = {ours: _to_millionths(default if factor is None else factor) for ours, factor in multipliers.items()}
+    exported: dict[str, Any] = {"request": _to_millionths(default), "factors": factors}
     images: dict[str, float | None] = multiplier.get("image") or {}
     if (image := images.get("default")) is not None:
         exported["image"] = _to_millionths(image)

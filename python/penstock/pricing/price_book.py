@@ -43,7 +43,7 @@ LIST_NAMES_BY_PROVIDER = {
 PATTERN_PREFIXES = ("ft:", "regional.")
 # Endings of names in the price list that are no models: patterns, and variants of OpenRouter.
 PATTERN_SUFFIXES = (".ft-", "-", ":free", ":extended")
-# Providers for which a name with such an ending is a model.
+# Providers whose models may have an ending of `PATTERN_SUFFIXES`.
 VARIANT_RESELLERS = frozenset({"openrouter"})
 # Beginnings and endings of models that are listed under a provider's name, but that it does not have. Google AI Studio
 # and Vertex AI share a name in the list.

@@ -119,14 +119,14 @@ async def fork(
         source = await _find_source(session, key)
         await session.organisation().check_precondition(prompts, source)
         workspace_id = session.workspace_id or source["workspace_id"]
-        home, version = await _find_copied(session, source, fork, workspace_id)
+        collection, version = await _find_copied(session, source, fork, workspace_id)
         saved = PromptContent.from_version(version)
         if workspace_id != source["workspace_id"]:
             used = find_partials(saved.content)
             await partials.copy_missing(session, source["workspace_id"], workspace_id, used)
         values: dict[str, Any] = {
             "name": fork.name or source["name"],
-            "collection_id": home["id"],
+            "collection_id": collection["id"],
             "forked_from_prompt_id": source["id"],
             "forked_from_prompt_version_id": version["id"],
         }
@@ -141,14 +141,14 @@ async def _find_copied(session: TenantSession, source: Row, fork: ForkPrompt, wo
     not exist.
     """
     problems = CollectedProblems()
-    home: Row = {}
+    collection: Row = {}
     version: Row = {}
     with problems.check():
-        home = await resolve_collection(session, "collection_id", fork.collection_id, workspace_id)
+        collection = await resolve_collection(session, "collection_id", fork.collection_id, workspace_id)
     with problems.check():
         version = await kit.find_by_number(session, source, fork.version or source["default_version"])
     problems.raise_all()
-    return home, version
+    return collection, version
 
 
 async def _unshare(key: str, context: RequestContext) -> EmptyResponse:

@@ -113,7 +113,7 @@ async def create_collection(session: TenantSession, data: CreateCollection) -> C
     problems = CollectedProblems()
     if data.parent_collection_id is not None:
         with problems.check():
-            parent = await kit.find_home(session, path, data.parent_collection_id)
+            parent = await kit.find_parent_collection(session, path, data.parent_collection_id)
             await kit.check_new_parent(session, parent)
     with problems.check():
         # If the parent collection does not exist, the workspace may be unknown, so its collections are not counted.

@@ -103,13 +103,13 @@ async def update_feedback(
 ) -> FeedbackResponse:
     """Updates feedback of the key's workspace."""
     async with context.read_session() as session:
-        home = {"organisation_id": session.organisation_id, "workspace_id": session.bound_workspace_id}
-    if not is_uuid(feedback_id) or not await _is_stored(log_service, feedback_id, **home):
+        tenant = {"organisation_id": session.organisation_id, "workspace_id": session.bound_workspace_id}
+    if not is_uuid(feedback_id) or not await _is_stored(log_service, feedback_id, **tenant):
         raise NotFoundError(f"there is no feedback with the id {feedback_id!r} here")
     changed = {name: value for name, value in msgspec.structs.asdict(data).items() if value is not UNSET}
     # In the log store, null means no change, so an empty object removes the metadata.
     changed |= {"metadata": {}} if data.metadata is None else {}
-    row = {"id": feedback_id, **home, **changed}
+    row = {"id": feedback_id, **tenant, **changed}
     await log_service.append([_to_frame(row)])
     return FeedbackResponse([feedback_id], message="Feedback successfully updated")
 

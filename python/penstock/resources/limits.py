@@ -13,9 +13,10 @@ from msgspec import UNSET, Meta, UnsetType
 
 from penstock.authorization import require_scopes
 from penstock.errors import Problem
-from penstock.kit import limit_status, policies
+from penstock.kit import limit_policies, limit_status
 from penstock.kit.limit_coverage import PolicyWarning, ReferenceCheck, find_idle_policies, list_policies
 from penstock.kit.limit_demand import DemandReader, RefusedGroup, list_refusals
+from penstock.kit.limit_policies import Conditions, Groups, KeyRules
 from penstock.kit.limit_rates import (
     UNITS_BY_WINDOW,
     RateEntry,
@@ -29,7 +30,6 @@ from penstock.kit.limit_usage import shown_amount
 from penstock.kit.limits import Amount
 from penstock.kit.log_access import open_log_access
 from penstock.kit.log_service import LogService
-from penstock.kit.policies import Conditions, Groups, KeyRules
 from penstock.kit.route_parameters import WorkspaceFilter
 from penstock.kit.shared_fields import ObjectType, OptionalTimestamp, WorkspaceId, WorkspaceIdOrSlug
 from penstock.kit.tenant_session import RequestContext, TenantSession
@@ -442,7 +442,7 @@ def _parse_policy(data: SimulationRequest) -> SimulatedPolicy:
         problems.append(Problem("credit_limit", "is required, or unit and value"))
     if data.periodic_reset and data.periodic_reset_days:
         problems.append(Problem("periodic_reset_days", "cannot be combined with periodic_reset; send either of them"))
-    rules = KeyRules(policies.RATE_KEYS, policies.MCP_KEYS, "policies with the target 'mcp_tools'")
+    rules = KeyRules(limit_policies.RATE_KEYS, limit_policies.MCP_KEYS, "policies with the target 'mcp_tools'")
     conditions = () if data.conditions is UNSET else data.conditions
     groups = () if data.group_by is UNSET else data.group_by
     problems += rules.find_problems(conditions, groups)

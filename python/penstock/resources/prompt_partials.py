@@ -20,7 +20,7 @@ from penstock.kit.collected_problems import CollectedProblems
 from penstock.kit.crud_routes import CrudRoutes, ListQuery, plain_renderer
 from penstock.kit.numbered_pages import PageRequest
 from penstock.kit.partials import PARTIALS
-from penstock.kit.prompt_collections import find_home, resolve_collection
+from penstock.kit.prompt_collections import find_parent_collection, resolve_collection
 from penstock.kit.prompt_templates import check_template
 from penstock.kit.route_parameters import IdOrSlug, WorkspaceFilter
 from penstock.kit.tenant_session import RequestContext
@@ -155,15 +155,15 @@ def build_list_query(
 async def create_partial(session: TenantSession, data: CreatePartial) -> CreatedPartial:
     """Creates a partial. Its first version is the one that templates include, until another one is published."""
     problems = CollectedProblems()
-    home: Row = {}
+    collection: Row = {}
     with problems.check():
-        home = await find_home(session, "collection_id", data.collection_id)
+        collection = await find_parent_collection(session, "collection_id", data.collection_id)
     with problems.check():
         await check_template(kit.template_content(data.string))
     problems.raise_all()
     values = {name: getattr(data, name) for name in ("name", "slug", "string", "status")}
-    values["collection_id"] = home["id"]
-    row, version_id = await kit.create_partial(session, home["workspace_id"], values, data.version_description)
+    values["collection_id"] = collection["id"]
+    row, version_id = await kit.create_partial(session, collection["workspace_id"], values, data.version_description)
     return CreatedPartial(id=row["id"], slug=row["slug"], version_id=version_id)
 
 
@@ -195,8 +195,8 @@ async def update_partial(session: TenantSession, row: Row, data: UpdatePartial) 
     values: dict[str, Any] = {name: value for name in ("name", "status") if (value := getattr(data, name)) is not UNSET}
     with problems.check():
         if data.collection_id is not UNSET:
-            home = await resolve_collection(session, "collection_id", data.collection_id, row["workspace_id"])
-            values["collection_id"] = home["id"]
+            collection = await resolve_collection(session, "collection_id", data.collection_id, row["workspace_id"])
+            values["collection_id"] = collection["id"]
     with problems.check():
         if data.string is not UNSET:
             await check_template(kit.template_content(data.string))

@@ -18,7 +18,7 @@ from penstock.kit.collected_problems import CollectedProblems
 from penstock.kit.crud_routes import CrudRoutes, workspace_request_context
 from penstock.kit.numbered_pages import PageRequest
 from penstock.kit.partials import check_references
-from penstock.kit.prompt_collections import find_home, resolve_collection
+from penstock.kit.prompt_collections import find_parent_collection, resolve_collection
 from penstock.kit.prompt_publication import check_removal, shared_conditions
 from penstock.kit.prompt_sharing import SharedPrompt, to_shared_prompt
 from penstock.kit.prompt_templates import check_template
@@ -99,22 +99,22 @@ async def create_prompt(session: TenantSession, data: CreatePrompt) -> CreatedPr
     """Creates a prompt. Its first version is the one that requests use, until another one is published."""
     fields = sent_fields(data)
     content = kit.merge_fields(fields, None)
-    home: Row | None = None
+    collection: Row | None = None
     problems = CollectedProblems()
     with problems.check():
-        home = await find_home(session, "collection_id", data.collection_id)
+        collection = await find_parent_collection(session, "collection_id", data.collection_id)
     with problems.check():
         kit.check_metadata(fields)
     with problems.check():
         await check_template(content.content, content.template_metadata)
-        if home:
-            await check_references(session, home["workspace_id"], content.content)
+        if collection:
+            await check_references(session, collection["workspace_id"], content.content)
     with problems.check():
-        await kit.check_new_slug(session, home["workspace_id"] if home else None, data.slug)
+        await kit.check_new_slug(session, collection["workspace_id"] if collection else None, data.slug)
     problems.raise_all()
-    home = home or {}
-    values = {"name": data.name, "slug": data.slug, "collection_id": home["id"], "status": data.status}
-    row, version_id = await kit.create_prompt(session, home["workspace_id"], values, content)
+    collection = collection or {}
+    values = {"name": data.name, "slug": data.slug, "collection_id": collection["id"], "status": data.status}
+    row, version_id = await kit.create_prompt(session, collection["workspace_id"], values, content)
     warnings = await kit.find_warnings(session, row, content)
     return CreatedPrompt(id=row["id"], slug=row["slug"], version_id=version_id, warnings=warnings)
 
@@ -192,8 +192,8 @@ async def update_prompt(session: TenantSession, row: Row, data: UpdatePrompt) ->
     problems = CollectedProblems()
     if data.collection_id is not UNSET:
         with problems.check():
-            home = await resolve_collection(session, "collection_id", data.collection_id, row["workspace_id"])
-            values["collection_id"] = home["id"]
+            collection = await resolve_collection(session, "collection_id", data.collection_id, row["workspace_id"])
+            values["collection_id"] = collection["id"]
     fields = {name: value for name, value in sent_fields(data).items() if name in kit.VERSION_FIELDS}
     if not fields:
         problems.raise_all()

@@ -16,7 +16,7 @@ from penstock.authorization import ORGANISATION_ADMIN_RANK, require_scopes
 from penstock.batches.batch_object import ACTIVE_STATUSES
 from penstock.errors import ConflictError, ForbiddenError, Problem
 from penstock.ids import SLUG_PATTERN
-from penstock.kit import integrations, keys, members, policies, prompt_workspace, roles, shared_fields
+from penstock.kit import integrations, keys, limit_policies, members, prompt_workspace, roles, shared_fields
 from penstock.kit.compat import SHOWN_OPTION
 from penstock.kit.default_metadata import check_default_metadata
 from penstock.kit.guardrail_defaults import find_slugs, resolve_guardrails
@@ -358,7 +358,7 @@ async def _reject_if_not_empty(session: TenantSession) -> None:
         integration_rows: [~integration_rows.c.brought_along],
         files: [files.c.expires_at > now()],
         batches: [batches.c.status.in_(ACTIVE_STATUSES)],
-        **{table: [table.c.status == policies.ACTIVE] for table in (usage_limits_policies, rate_limits_policies)},
+        **{table: [table.c.status == limit_policies.ACTIVE] for table in (usage_limits_policies, rate_limits_policies)},
     }
     tables = (
         api_keys,
@@ -387,7 +387,7 @@ async def _delete_contents(session: TenantSession) -> None:
     await integrations.remove_owned(session)
     for resource in (CONFIGS, GUARDRAILS, members.MEMBER_RESOURCE):
         await resource.delete_all(session)
-    await policies.delete_policies(session)
+    await limit_policies.delete_policies(session)
     await prompt_workspace.delete_contents(session)
     await session.delete(versions, versions.c.workspace_id == workspace_id)
     file_rows = await session.fetch_rows(select(files).where(files.c.expires_at > now()), files)
@@ -413,8 +413,8 @@ async def _reject_loosened_rules(session: TenantSession, row: Row, values: Mappi
     ]
     looser = any(bound is not None and (other is None or other > bound) for bound, other in bounds)
     # If the organisation lets workspaces decide about inline configs, the workspace may lift its own block too.
-    is_left = above.get(OVERRIDES, {}).get(DATA_PLANE) is True
-    lifts = before.get("block_inline_config") and not after.get("block_inline_config") and not is_left
+    is_workspace_choice = above.get(OVERRIDES, {}).get(DATA_PLANE) is True
+    lifts = before.get("block_inline_config") and not after.get("block_inline_config") and not is_workspace_choice
     if looser or lifts:
         raise ForbiddenError(f"settings {reason}", [Problem("settings", reason)])
 
@@ -456,8 +456,8 @@ async def _column_values(
 def _reject_reserved_rules(after: Mapping[str, Any], before: Mapping[str, Any], above: Mapping[str, Any]) -> None:
     """Rejects a workspace rule that the organisation reserves for itself."""
     name = "block_inline_config"
-    is_kept = above.get(OVERRIDES, {}).get(DATA_PLANE) is False
-    if is_kept and after.get(name) not in {None, before.get(name), above.get(name, False)}:
+    is_reserved = above.get(OVERRIDES, {}).get(DATA_PLANE) is False
+    if is_reserved and after.get(name) not in {None, before.get(name), above.get(name, False)}:
         raise roles.organisation_controlled_error(f"settings.{name}", DATA_PLANE)
 
 

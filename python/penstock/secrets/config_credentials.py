@@ -25,7 +25,7 @@ JsonPath = tuple["str | int", ...]
 SCHEMA_FIELD_KEYWORDS = frozenset({"$defs", "definitions", "patternProperties", "properties"})
 # Keywords by which a JSON Schema is recognised.
 SCHEMA_KEYWORDS = frozenset({"$defs", "$ref", "allOf", "anyOf", "definitions", "oneOf", "properties"})
-# Types by which a JSON Schema without such a keyword is recognised.
+# Types by which a JSON Schema without one of `SCHEMA_KEYWORDS` is recognised.
 SCHEMA_TYPES = frozenset({"array", "boolean", "integer", "null", "number", "object", "string"})
 # Fields that contain the name, in a list of name-value pairs.
 ROW_NAME_FIELDS = ("name", "key")

@@ -385,14 +385,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         `penstock.db` is next to it. With a settings file, it must already contain the store. With `store.url`, it must
         contain the only master key. Otherwise returns `self`.
         """
-        configured, beside = self.store.data_dir, os.path.dirname(self.file) if self.file else os.getcwd()
-        default = os.path.join(beside, DEFAULT_DATA_DIR)
+        configured, default_parent = self.store.data_dir, os.path.dirname(self.file) if self.file else os.getcwd()
+        default = os.path.join(default_parent, DEFAULT_DATA_DIR)
         if not configured:
-            if not self.store.enabled or os.path.exists(os.path.join(beside, STORE_FILE)):
+            if not self.store.enabled or os.path.exists(os.path.join(default_parent, STORE_FILE)):
                 return self
             needed = MASTER_KEY_FILE if self.store.url else STORE_FILE if self.file else ""
-            has_other_key = self.store.url and os.path.exists(os.path.join(beside, MASTER_KEY_FILE))
-            if has_other_key or not os.path.exists(os.path.join(default, needed) if needed else beside):
+            has_other_key = self.store.url and os.path.exists(os.path.join(default_parent, MASTER_KEY_FILE))
+            if has_other_key or not os.path.exists(os.path.join(default, needed) if needed else default_parent):
                 return self
         folder = os.path.abspath(configured or default)
         records = self.records

@@ -56,8 +56,8 @@ class Frame(msgspec.Struct, frozen=True):
 
     number: int
     head: bytes
-    pieces: dict[str, Chunk]
-    gone: list[str]
+    chunks: dict[str, Chunk]
+    removed_names: list[str]
 
 
 class _LogState(NamedTuple):
@@ -83,9 +83,9 @@ class _LoadedLog(NamedTuple):
 class AppendLog:
     """Log in two alternating files, so that a process that dies while writing leaves the previous content intact."""
 
-    def __init__(self, opened: Callable[[int, int], int], seal: Cipher | None = None) -> None:
+    def __init__(self, opened: Callable[[int, int], int], cipher: Cipher | None = None) -> None:
         """Stores the function that opens file 0 or 1 with flags, as `os.open` does. Opens nothing yet."""
-        self._opened, self._seal = opened, seal
+        self._opened, self._cipher = opened, cipher
         self._known: _LogState | None = None
 
     def save(self, head: bytes, chunks: Mapping[str, Chunk]) -> None:
@@ -113,7 +113,7 @@ class AppendLog:
 
     def _write_frame(self, file_index: int, start: int, frame: Frame) -> int:
         content = msgspec.msgpack.encode(frame)
-        content = self._seal.seal(content) if self._seal else content
+        content = self._cipher.seal(content) if self._cipher else content
         written = len(content).to_bytes(LENGTH) + hashlib.sha256(content).digest() + content
         file = self._opened(file_index, os.O_RDWR | os.O_CREAT)
         try:
@@ -149,11 +149,11 @@ class AppendLog:
         written = list(_iter_complete_frames(content))
         if not written:
             return None
-        opened = (self._seal.open(sealed) if self._seal else sealed for sealed, _ in written)
+        opened = (self._cipher.open(sealed) if self._cipher else sealed for sealed, _ in written)
         frames = [msgspec.msgpack.decode(frame, type=Frame) for frame in opened]
         chunks: dict[str, Chunk] = {}
         for frame in frames:
-            chunks = {name: chunk for name, chunk in chunks.items() if name not in frame.gone} | frame.pieces
+            chunks = {name: chunk for name, chunk in chunks.items() if name not in frame.removed_names} | frame.chunks
         (_, first), (_, end), last = written[0], written[-1], frames[-1]
         return _LoadedLog(_LogState(file_index, last.number, first, end, chunk_digests(chunks)), last.head, chunks)
 

@@ -221,7 +221,7 @@ class WorkerProgress:
     def __init__(self) -> None:
         """Starts without workers."""
         self.waits = self.given_up = 0
-        self._heard: dict[int, tuple[float, int]] = {}
+        self._reports: dict[int, tuple[float, int]] = {}
         self._changed = asyncio.Event()
 
     def values_by_name(self) -> dict[str, float]:
@@ -230,7 +230,7 @@ class WorkerProgress:
 
     def record_worker(self, worker: int, number: int) -> None:
         """Records the number of the snapshot that a worker runs on."""
-        self._heard[worker] = (time.monotonic(), number)
+        self._reports[worker] = (time.monotonic(), number)
         self.notify()
 
     def notify(self) -> None:
@@ -254,23 +254,23 @@ class WorkerProgress:
 
     def drop_lagging_workers(self, number: int) -> None:
         """Ignores workers that run on an older snapshot, until they report again."""
-        self._heard = {worker: report for worker, report in self._heard.items() if report[1] >= number}
+        self._reports = {worker: report for worker, report in self._reports.items() if report[1] >= number}
         self.notify()
 
     def live_workers(self) -> set[int]:
         """Returns the numbers of the workers that requested a snapshot within `WORKER_EXPIRY_SECONDS`."""
         oldest = time.monotonic() - WORKER_EXPIRY_SECONDS
-        return {worker for worker, (reported_at, _) in self._heard.items() if reported_at > oldest}
+        return {worker for worker, (reported_at, _) in self._reports.items() if reported_at > oldest}
 
     def numbers_by_worker(self) -> dict[int, int]:
         """Returns the snapshot number of each worker in `live_workers`."""
         live = self.live_workers()
-        return {worker: number for worker, (_, number) in self._heard.items() if worker in live}
+        return {worker: number for worker, (_, number) in self._reports.items() if worker in live}
 
     def all_reached(self, number: int) -> bool:
         """Returns true if no live worker runs on an older snapshot."""
         oldest = time.monotonic() - WORKER_EXPIRY_SECONDS
-        return all(runs >= number for reported_at, runs in self._heard.values() if reported_at > oldest)
+        return all(runs >= number for reported_at, runs in self._reports.values() if reported_at > oldest)
 
 
 class SnapshotChannel:

@@ -140,7 +140,7 @@ def _join_labels(is_postgres: bool) -> ColumnElement[Any]:
 def _aggregate(is_postgres: bool, value: ColumnElement[str], order: ColumnElement[Any]) -> ColumnElement[str]:
     if is_postgres:
         # Imported only here: SQLAlchemy's module for PostgreSQL takes 2 MB, which a gateway with SQLite does not need.
-        from sqlalchemy.dialects.postgresql import aggregate_order_by  # noqa: PLC0415 - as said above
+        from sqlalchemy.dialects.postgresql import aggregate_order_by  # noqa: PLC0415 - see the comment above
 
         return func.string_agg(value, aggregate_order_by(literal_column("','", Text), order))
     return func.group_concat(value, ",")

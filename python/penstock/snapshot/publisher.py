@@ -48,7 +48,7 @@ SECRETS_TIMEOUT_SECONDS = 1.0
 # another release, or the database may have been restored to an older state. An immediate read would delay the first
 # change after the start.
 FULL_READ_DELAY_SECONDS = 5.0
-# Number of batches of such a complete read. Reading a hundred thousand prompts at once would delay changes by many
+# Number of batches in which all rows are read. Reading a hundred thousand prompts at once would delay changes by many
 # seconds.
 FULL_READ_BATCHES = 32
 # Minimum time between two reads of the store, if many changes follow each other.
@@ -114,7 +114,7 @@ class SnapshotPublisher:
         self._gatherer = SnapshotReader(vault, secrets)
         self._kept = saved_snapshot
         self._tokens = tokens
-        self._bell = asyncio.Event()
+        self._wake_event = asyncio.Event()
         # Number of the last change that was read.
         self._number: int = -1
         # Number of the last change that was published.
@@ -124,17 +124,17 @@ class SnapshotPublisher:
         self._due: int | None = None
         # Time at which all rows are read again even without a change.
         self._whole_at: float | None = None
-        # Batches of sections that remain of such a complete read.
+        # Batches of sections that remain of a read of all rows.
         self._unread: list[frozenset[str]] = []
         if published.stored.number >= 0:
             self._gatherer.restore(published.stored)
             self._number = published.stored.number
             self._whole_at = time.monotonic() + FULL_READ_DELAY_SECONDS
-        self._ill = self._is_running = False
+        self._is_failing = self._is_running = False
 
     def notify(self) -> None:
         """Wakes the publisher, because the store changed."""
-        self._bell.set()
+        self._wake_event.set()
 
     async def wait_until_applied(self, number: int) -> None:
         """Waits until each worker of this node runs a snapshot with this change, for at most
@@ -147,7 +147,7 @@ class SnapshotPublisher:
 
         def is_applied() -> bool:
             nonlocal target_number
-            if published.closed or self._ill:
+            if published.closed or self._is_failing:
                 return True
             if target_number is None and self._through >= number:
                 target_number = published.number
@@ -173,24 +173,24 @@ class SnapshotPublisher:
             await self._publish_or_log()
             polled_at = time.monotonic()
             self._published.running.notify()
-            await wait_for_event(self._bell, POLL_INTERVAL_SECONDS)
+            await wait_for_event(self._wake_event, POLL_INTERVAL_SECONDS)
             await asyncio.sleep(max(0.0, polled_at + MIN_READ_INTERVAL_SECONDS - time.monotonic()))
-            self._bell.clear()
+            self._wake_event.clear()
 
     async def _publish_or_log(self) -> None:
         try:
             await self.publish_changes()
-            self._ill = False
+            self._is_failing = False
         except PenstockError as error:
-            if not self._ill:
+            if not self._is_failing:
                 log.error("the old snapshot stays: %s", error)  # noqa: TRY400 - the problems say it all
-            self._ill = True
+            self._is_failing = True
         except Exception:
             # An unexpected error, such as a bug that one row triggers, must not end publishing. It is logged once, and
             # publishing is tried again.
-            if not self._ill:
+            if not self._is_failing:
                 log.exception("the old snapshot stays")
-            self._ill = True
+            self._is_failing = True
 
     async def refresh_secrets_forever(self) -> None:
         """Fetches secrets from secret managers until cancelled. Fetches a secret when an integration begins to need it,

@@ -246,10 +246,10 @@ async def _read_removed_members(connection: AsyncConnection) -> JsonRows:
     Omits the email of people who are in the organisation again. Omits removals from a workspace if the person's role
     includes all workspaces.
     """
-    is_there = and_(
+    is_same_person = and_(
         users.c.organisation_id == removed_members.c.organisation_id, users.c.email == removed_members.c.email
     )
-    query = select(removed_members, users.c.role).outerjoin(users, is_there)
+    query = select(removed_members, users.c.role).outerjoin(users, is_same_person)
     names: dict[tuple[str, str | None], set[str]] = {}
     for row in (
         await connection.execute(query.order_by(removed_members.c.id.desc()).limit(MAX_REMOVED_MEMBERS))
@@ -258,8 +258,8 @@ async def _read_removed_members(connection: AsyncConnection) -> JsonRows:
         if workspace_id and row["role"] in ORGANISATION_ADMIN_ROLES:
             continue
         # A person who was invited again has a new id, so only the old id is listed.
-        is_again = row["role"] and not workspace_id
-        member_names = {row["user_id"]} if is_again else {row["user_id"], row["email"].lower()}
+        is_invited_again = row["role"] and not workspace_id
+        member_names = {row["user_id"]} if is_invited_again else {row["user_id"], row["email"].lower()}
         names.setdefault((row["organisation_id"], workspace_id), set()).update(member_names)
     return [
         {"organisation_id": own_id, "workspace_id": location, "names": sorted(removed_names)}

@@ -62,9 +62,9 @@ class RedisNotifier:
         self._redis = _open_client(url, authorities)
         self._channel = f"{settings.prefix}saved"
         self._name = uuid.uuid4().hex
-        self._heard = on_change
+        self._on_change = on_change
         self._changed = asyncio.Event()
-        self._ill = False
+        self._is_unreachable = False
 
     def notify(self) -> None:
         """Notifies the other nodes of a change. While Redis is unavailable, they detect it by polling the store."""
@@ -93,15 +93,15 @@ class RedisNotifier:
             # Reads the reply, because redis-py only then raises an error of the subscription.
             if await channel.get_message(timeout=REDIS_TIMEOUT_SECONDS) is None:
                 raise TimeoutError
-            if self._ill:
+            if self._is_unreachable:
                 log.info("Redis is reachable again: other nodes' changes are received")
-            self._ill = False
+            self._is_unreachable = False
             # Notifications before the subscription were missed, so the publisher checks for changes now.
-            self._heard()
+            self._on_change()
             while True:
                 message = await channel.get_message(timeout=REDIS_TIMEOUT_SECONDS)
                 if message and message["type"] == "message" and message["data"] != self._name.encode():
-                    self._heard()
+                    self._on_change()
 
     async def _publish_changes(self) -> None:
         while True:
@@ -113,10 +113,10 @@ class RedisNotifier:
                 self._mark_unreachable(error)
 
     def _mark_unreachable(self, error: Exception) -> None:
-        if not self._ill:
+        if not self._is_unreachable:
             # The error message may contain the URL with its password, so only the type is logged.
             log.warning(
                 "Redis is unreachable (%s): changes of other nodes are detected by polling the store",
                 type(error).__name__,
             )
-        self._ill = True
+        self._is_unreachable = True

@@ -22,7 +22,7 @@ const CHAT_DELTA_EVENT: &[u8] = b"data: {\"id\":\"chatcmpl-AbCdEf0123456789\",\"
 
 fn start_translation(provider: &str, operation: Operation, body: &[u8]) -> Option<(Translation, Vec<u8>)> {
     let provider = catalog::find_provider(provider)?;
-    let wire = provider.provider_format(operation, "m")?;
+    let provider_format = provider.provider_format(operation, "m")?;
     Translation::translate_request(
         &TranslationInput {
             operation,
@@ -34,7 +34,7 @@ fn start_translation(provider: &str, operation: Operation, body: &[u8]) -> Optio
             now_ms: 1_700_000_000_000,
             nonce: 7,
         },
-        wire,
+        provider_format,
     )
     .ok()
 }

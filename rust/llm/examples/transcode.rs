@@ -60,7 +60,7 @@ fn split_events(stream: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 fn build_translation() -> Option<Translation> {
     let (operation, provider) = (Operation::ChatComplete, catalog::find_provider("anthropic")?);
-    let wire = provider.provider_format(operation, "claude")?;
+    let provider_format = provider.provider_format(operation, "claude")?;
     let input = TranslationInput {
         operation,
         provider: provider.row(),
@@ -71,5 +71,5 @@ fn build_translation() -> Option<Translation> {
         now_ms: 1_700_000_000_000,
         nonce: 7,
     };
-    Translation::translate_request(&input, wire).ok().map(|(translation, _)| translation)
+    Translation::translate_request(&input, provider_format).ok().map(|(translation, _)| translation)
 }

@@ -2,7 +2,7 @@
 
 use crate::{
     catalog::{options::Options, row::ProviderRow},
-    chat::signatures::ScopedSignatures,
+    chat::tool_call_signatures::ScopedSignatures,
     model_list::ModelListShape,
     operation::Operation,
 };
@@ -41,5 +41,5 @@ pub struct RequestHints<'a> {
     /// Model that determines the format of the request, if it is not the one in the body.
     pub effective_model: Option<&'a str>,
     /// Signatures of earlier tool calls for the same caller.
-    pub signatures: Option<&'a ScopedSignatures>,
+    pub tool_call_signatures: Option<&'a ScopedSignatures>,
 }

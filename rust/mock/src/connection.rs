@@ -48,9 +48,9 @@ struct ServerConnection {
 
 /// Serves requests until one side ends the connection.
 pub async fn serve_connection(stream: TcpStream, shared: Rc<SharedState>) {
-    let wire = ClientSocket::new(stream);
+    let socket = ClientSocket::new(stream);
     let mut connection = ServerConnection {
-        socket: wire,
+        socket,
         shared,
         chunked_head: Vec::new(),
         chunked_body: Vec::new(),

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::answer::{Framing, ResponseHead, StreamScript, body_steps};
 use crate::behaviour::Behaviour;
 use crate::gzip;
+use crate::response::{Framing, ResponseHead, StreamScript, body_steps};
 use crate::shapes::{ResponseContext, ResponseShape, filler_text};
 use crate::steps::{ChunkSequence, Step, WriteBlock};
 

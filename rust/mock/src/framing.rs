@@ -130,9 +130,9 @@ mod tests {
 
     #[test]
     fn decodes_an_encoded_chunk() {
-        let mut wire = Vec::new();
-        frame_chunk(&mut wire, b"data: {}\n\n");
-        wire.extend_from_slice(LAST_CHUNK);
-        assert_eq!(decode_in_steps(&wire, 3).unwrap(), (b"data: {}\n\n".to_vec(), wire.len(), true));
+        let mut framed = Vec::new();
+        frame_chunk(&mut framed, b"data: {}\n\n");
+        framed.extend_from_slice(LAST_CHUNK);
+        assert_eq!(decode_in_steps(&framed, 3).unwrap(), (b"data: {}\n\n".to_vec(), framed.len(), true));
     }
 }

@@ -1,7 +1,6 @@
 //! Mock provider and load client. The server imitates the providers' wire formats and all known faults.
 
 mod alarm;
-mod answer;
 mod behaviour;
 mod clock;
 mod connection;
@@ -12,6 +11,7 @@ mod ledger;
 pub mod load;
 mod plans;
 mod request;
+mod response;
 mod server;
 mod session;
 mod shapes;

@@ -8,11 +8,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::answer::{apply_timing, build_contents, build_generated, build_json, build_stream};
 use crate::behaviour::{Behaviour, percent_decode};
 use crate::faults::Fault;
 use crate::ledger::join_headers;
 use crate::request::{RequestFlags, decode_head, find_string_field, is_field_true, unescape_json};
+use crate::response::{apply_timing, build_contents, build_generated, build_json, build_stream};
 use crate::shapes::anthropic::{self, Messages};
 use crate::shapes::bedrock::{self, Converse, InvokeModel};
 use crate::shapes::cohere;

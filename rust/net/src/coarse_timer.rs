@@ -50,11 +50,11 @@ impl CoarseTimer {
     }
 
     async fn run_clock(self) {
-        let mut quiet = 0;
-        while quiet < MAX_IDLE_TICKS {
+        let mut idle_ticks = 0;
+        while idle_ticks < MAX_IDLE_TICKS {
             tokio::time::sleep(TICK_INTERVAL).await;
             let due = lock_clock(&self.0).advance();
-            quiet = if due.is_empty() { quiet + 1 } else { 0 };
+            idle_ticks = if due.is_empty() { idle_ticks + 1 } else { 0 };
             due.into_iter().for_each(Waker::wake);
         }
         let mut clock = lock_clock(&self.0);

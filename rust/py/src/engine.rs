@@ -42,13 +42,13 @@ use pyo3::{
 
 use crate::{
     callback::Callback,
-    conversation::WebSocketHandle,
     errors,
     exchange::Exchange,
     peer,
     reader::BodyReader,
     runtime::{Job, JobRunner, Runtime},
     scope::{self, ExpectedBody},
+    websocket::WebSocketHandle,
 };
 
 /// Gateway engine; one per worker process.

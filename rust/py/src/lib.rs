@@ -1,8 +1,8 @@
 //! Python bindings of the engine. They extract arguments, call the core and convert results; they contain no gateway
 //! logic.
 
+mod body_readers;
 mod callback;
-mod conversation;
 mod engine;
 mod errors;
 mod exchange;
@@ -12,7 +12,7 @@ mod reader;
 mod record_columns;
 mod runtime;
 mod scope;
-mod waiting;
+mod websocket;
 
 use pyo3::prelude::*;
 
@@ -22,8 +22,6 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// Extension module. Only `penstock.engine` imports it.
 #[pymodule]
 mod _engine {
-    #[pymodule_export]
-    use super::conversation::WebSocketHandle;
     #[pymodule_export]
     use super::engine::{
         BatchRecorder, Engine, catalogue, check, classify_texts, client_format, config_schema, decode_spool_frames,
@@ -35,6 +33,8 @@ mod _engine {
     use super::errors::EngineError;
     #[pymodule_export]
     use super::record_columns::{DecodedRecords, RecordDecoder};
+    #[pymodule_export]
+    use super::websocket::WebSocketHandle;
 
     #[pymodule_export]
     const VERSION: &str = env!("CARGO_PKG_VERSION");

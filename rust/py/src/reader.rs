@@ -91,7 +91,7 @@ impl BodyReader {
         let py = scope.py();
         let expected = if let ExpectedBody::Length(length) = expected { Some(length) } else { None };
         let is_large = expected.is_some_and(|length| length > MAX_BUFFERED_BYTES as u64);
-        let is_asked_for = head.headers.get("expect").is_some();
+        let expects_continue = head.headers.get("expect").is_some();
         let buffered = Vec::with_capacity(expected.map_or(0, |length| (length as usize).min(MAX_BUFFERED_BYTES)));
         let mut reader = Box::new(Self {
             id: jobs.body_readers.new_id(),
@@ -109,7 +109,7 @@ impl BodyReader {
         // Submits the request first, because the engine may reject it before the body arrives.
         let jobs = reader.job_runner.clone();
         let job = reader.start_feeding();
-        if let (true, Stage::Feeding(BodyFeed { feeder, .. })) = (is_asked_for, &reader.stage) {
+        if let (true, Stage::Feeding(BodyFeed { feeder, .. })) = (expects_continue, &reader.stage) {
             feeder.pause();
             jobs.body_readers.park(reader);
             jobs.submit_if_some(job);
@@ -221,11 +221,11 @@ impl BodyReader {
     fn feed_chunk(self: Box<Self>, py: Python<'_>, chunk: Bytes, complete: bool) {
         let Stage::Feeding(BodyFeed { feeder, .. }) = &self.stage else { return };
         let feeder = feeder.clone();
-        let wants_more = feeder.push(chunk);
+        let has_capacity = feeder.push(chunk);
         if complete {
             feeder.finish(BodyEnd::Complete);
             self.watch_disconnect(py);
-        } else if wants_more {
+        } else if has_capacity {
             self.request_more(py);
         } else {
             let (jobs, id) = (self.job_runner.clone(), self.id);

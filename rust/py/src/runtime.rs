@@ -25,9 +25,9 @@ use tokio::{
 };
 
 use crate::{
+    body_readers::{self, BodyReaders},
     exchange::{self, Exchange},
     peer,
-    waiting::{self, BodyReaders},
 };
 
 /// Time limit for sending the last records at shutdown.
@@ -103,7 +103,7 @@ impl JobRunnerState {
     /// Checks for slow bodies forever. Queues their jobs instead of running them at once, because there may be many.
     async fn poll_slow_bodies(&self) {
         loop {
-            tokio::time::sleep(waiting::POLL_INTERVAL).await;
+            tokio::time::sleep(body_readers::POLL_INTERVAL).await;
             for job in self.body_readers.poll_readers() {
                 self.create_request_task(job).schedule();
             }

@@ -42,17 +42,17 @@ for (const provider of PROVIDERS.split(" ")) {
     });
 
     test(`${named}, a tool that is called and answers`, async () => {
-      const asked = [];
+      const requests = [];
       const weather = tool({
         description: "The weather",
         inputSchema: z.object({ city: z.string() }),
-        execute: async (input) => asked.push(input) && "rain",
+        execute: async (input) => requests.push(input) && "rain",
       });
       const tools = { weather };
       const model_ = model(calling);
       const stopWhen = stepCountIs(3);
       const answer = await generateText({ model: model_, prompt, tools, stopWhen, providerOptions, maxRetries: 0 });
-      assert.deepEqual([asked, answer.steps.length, answer.text], [[{ city: "Oslo" }], 2, TEXT]);
+      assert.deepEqual([requests, answer.steps.length, answer.text], [[{ city: "Oslo" }], 2, TEXT]);
     });
 
     test(`${named}, an error`, async () => {

@@ -303,8 +303,8 @@ test("keeps the stored credentials of a check until they are replaced", async ()
   await hook.getByRole("checkbox", { name: "Enabled" }).check();
   await page.getByRole("button", { name: "Save", exact: true }).click();
   await page.getByText("Saved", { exact: true }).waitFor();
-  const kept = await callApi("GET", `/v1/guardrails/${GUARDRAIL}`);
-  assert.deepEqual(kept.checks[1], { ...before.checks[1], is_enabled: true });
+  const stored = await callApi("GET", `/v1/guardrails/${GUARDRAIL}`);
+  assert.deepEqual(stored.checks[1], { ...before.checks[1], is_enabled: true });
 
   await hook.getByRole("button", { name: "Replace" }).click();
   await hook.getByLabel("Headers: value 1").fill("another-token-4321");

@@ -71,18 +71,18 @@ test("a stream whose pauses the gateway fills with comments", async () => {
 
 test("a stream that is cut within an event is the SDK's error", async () => {
   const model = "mock?chunks=8&after=4&fault=cut_event";
-  const said = [];
+  const chunks = [];
   const read = async () => {
-    for await (const chunk of await openai.chat.completions.create({ model, messages, stream: true })) said.push(chunk);
+    for await (const chunk of await openai.chat.completions.create({ model, messages, stream: true })) chunks.push(chunk);
   };
   await assert.rejects(read, (error) => error instanceof OpenAI.APIError && /response broke off/.test(error.message));
-  assert.ok(said.length >= 4);
+  assert.ok(chunks.length >= 4);
   const stream = anthropic.messages.stream({ model, max_tokens: 64, messages });
-  const isSaid = (error) => error instanceof Anthropic.APIError && /response broke off/.test(error.message);
-  await assert.rejects(stream.finalMessage(), isSaid);
+  const isBreakReported = (error) => error instanceof Anthropic.APIError && /response broke off/.test(error.message);
+  await assert.rejects(stream.finalMessage(), isBreakReported);
 });
 
 test("a provider's error is the SDK's error", async () => {
-  const asked = openai.chat.completions.create({ model: "mock?fault=429", messages });
-  await assert.rejects(asked, OpenAI.RateLimitError);
+  const request = openai.chat.completions.create({ model: "mock?fault=429", messages });
+  await assert.rejects(request, OpenAI.RateLimitError);
 });

@@ -12,8 +12,8 @@ import openai
 import pytest
 from botocore.config import Config
 
-from tests.e2e.python.answering_provider import ScriptedProvider
 from tests.e2e.python.packages import KEY
+from tests.e2e.python.scripted_provider import ScriptedProvider
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="module")
-def there() -> Iterator[ScriptedProvider]:
+def scripted_provider() -> Iterator[ScriptedProvider]:
     with ScriptedProvider() as provider:
         yield provider
 

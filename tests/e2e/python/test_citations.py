@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.e2e.python.answering_provider import ScriptedResponse
 from tests.e2e.python.golden_case import GoldenCase
 from tests.e2e.python.packages import KEY
+from tests.e2e.python.scripted_provider import ScriptedResponse
 from tests.gateway import Gateway
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import anthropic
     import openai
 
-    from tests.e2e.python.answering_provider import ScriptedProvider
+    from tests.e2e.python.scripted_provider import ScriptedProvider
 
 QUESTION = "Where is Oslo?"
 USER_MESSAGE: Any = {"role": "user", "content": QUESTION}
@@ -57,8 +57,10 @@ WITHOUT_RESPONSES_API = [*TRANSLATED_PROVIDERS, "cometapi"]
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory, there: ScriptedProvider) -> Iterator[Gateway]:
-    providers = [{"slug": item, "provider": item, "api_key": "sk", "custom_host": there.url} for item in PROVIDERS]
+def served(tmp_path_factory: pytest.TempPathFactory, scripted_provider: ScriptedProvider) -> Iterator[Gateway]:
+    providers = [
+        {"slug": item, "provider": item, "api_key": "sk", "custom_host": scripted_provider.url} for item in PROVIDERS
+    ]
     tables = {
         "keys": [{"name": "k", "id": "k-1", "key": KEY}],
         "providers": providers,
@@ -69,13 +71,13 @@ def served(tmp_path_factory: pytest.TempPathFactory, there: ScriptedProvider) ->
     running.stop()
 
 
-def set_golden_response(there: ScriptedProvider, provider: str, *, streams: bool) -> None:
+def set_golden_response(scripted_provider: ScriptedProvider, provider: str, *, streams: bool) -> None:
     """Sets the provider's golden response with citations for every request. It is the same in the cases of all client
     formats.
     """
     kind = "text/event-stream" if streams else "application/json"
     case = GoldenCase(provider, "messages", "cited_stream" if streams else "cited")
-    there.set_responses("POST", "", ScriptedResponse(case.response.read_bytes(), kind))
+    scripted_provider.set_responses("POST", "", ScriptedResponse(case.response.read_bytes(), kind))
 
 
 def model_name(provider: str) -> str:
@@ -89,9 +91,9 @@ def extra_fields(provider: str) -> dict[str, Any]:
 @pytest.mark.parametrize("provider", TRANSLATED_PROVIDERS)
 @pytest.mark.parametrize("streams", [False, True])
 def test_openai_sdk_reads_citations_of_a_chat(
-    there: ScriptedProvider, chat: openai.OpenAI, provider: str, streams: bool
+    scripted_provider: ScriptedProvider, chat: openai.OpenAI, provider: str, streams: bool
 ):
-    set_golden_response(there, provider, streams=streams)
+    set_golden_response(scripted_provider, provider, streams=streams)
     request: dict[str, Any] = {
         "model": model_name(provider),
         "messages": [USER_MESSAGE],
@@ -113,9 +115,9 @@ def test_openai_sdk_reads_citations_of_a_chat(
 @pytest.mark.parametrize("provider", WITHOUT_RESPONSES_API)
 @pytest.mark.parametrize("streams", [False, True])
 def test_openai_sdk_reads_citations_of_a_response(
-    there: ScriptedProvider, chat: openai.OpenAI, provider: str, streams: bool
+    scripted_provider: ScriptedProvider, chat: openai.OpenAI, provider: str, streams: bool
 ):
-    set_golden_response(there, provider, streams=streams)
+    set_golden_response(scripted_provider, provider, streams=streams)
     request: dict[str, Any] = {"model": model_name(provider), "input": QUESTION, "extra_body": extra_fields(provider)}
     added = 0
     if streams:
@@ -135,12 +137,14 @@ def test_openai_sdk_reads_citations_of_a_response(
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-def test_anthropic_sdk_reads_citations_as_blocks(there: ScriptedProvider, claude: anthropic.Anthropic, provider: str):
+def test_anthropic_sdk_reads_citations_as_blocks(
+    scripted_provider: ScriptedProvider, claude: anthropic.Anthropic, provider: str
+):
     request: dict[str, Any] = {"model": model_name(provider), "max_tokens": 64, "messages": [USER_MESSAGE]}
     request["extra_body"] = extra_fields(provider)
-    set_golden_response(there, provider, streams=False)
+    set_golden_response(scripted_provider, provider, streams=False)
     complete = claude.messages.create(**request)
-    set_golden_response(there, provider, streams=True)
+    set_golden_response(scripted_provider, provider, streams=True)
     with claude.messages.stream(**request) as stream:
         streamed = stream.get_final_message()
     blocks, reported = ([block for block in item.content if block.type == "text"] for item in (complete, streamed))
@@ -170,16 +174,16 @@ def test_anthropic_sdk_reads_citations_as_blocks(there: ScriptedProvider, claude
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-def test_boto3_reads_citations_as_blocks(there: ScriptedProvider, amazon: Any, provider: str):
+def test_boto3_reads_citations_as_blocks(scripted_provider: ScriptedProvider, amazon: Any, provider: str):
     turn = {"role": "user", "content": [{"text": QUESTION}]}
     request = {
         "modelId": model_name(provider),
         "messages": [turn],
         "additionalModelRequestFields": extra_fields(provider),
     }
-    set_golden_response(there, provider, streams=False)
+    set_golden_response(scripted_provider, provider, streams=False)
     content = amazon.converse(**request)["output"]["message"]["content"]
-    set_golden_response(there, provider, streams=True)
+    set_golden_response(scripted_provider, provider, streams=True)
     events = list(amazon.converse_stream(**request)["stream"])
 
     def citation_source(citation: Any) -> str:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 
-from tests.e2e.python.answering_provider import json_response, sse_response
 from tests.e2e.python.packages import KEY, run_sdk_script
+from tests.e2e.python.scripted_provider import json_response, sse_response
 from tests.gateway import Gateway
 from tests.integration.nodes import wait_for_redis
 from tests.integration.serving import control_pid, edge_pids
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import anthropic
     import openai
 
-    from tests.e2e.python.answering_provider import ScriptedProvider
+    from tests.e2e.python.scripted_provider import ScriptedProvider
 
 # Nano-dollars per unit; one nano-dollar is a ten-millionth of a cent.
 IN, OUT, WEB, FILES = 1_000, 2_000, 10_000_000, 2_500_000
@@ -67,13 +67,14 @@ IMAGE_MODEL_PRICES = {
 }
 
 
-def build_tables(there: ScriptedProvider) -> dict[str, Any]:
+def build_tables(scripted_provider: ScriptedProvider) -> dict[str, Any]:
     priced = [(provider, model, CHAT_PRICES) for provider, model in MODELS.items()]
     priced += [("openai", "image-new", IMAGE_MODEL_PRICES), ("openai", SEARCH_MODEL, CHAT_PRICES)]
     return {
         "keys": [{"name": "k", "id": "k-1", "key": KEY}],
         "providers": [
-            {"slug": slug, "provider": slug, "api_key": "sk-stored", "custom_host": there.url} for slug in MODELS
+            {"slug": slug, "provider": slug, "api_key": "sk-stored", "custom_host": scripted_provider.url}
+            for slug in MODELS
         ],
         "prices": [
             {"provider": provider, "model": model, "valid_from": "2020-01-01", "pay_as_you_go": price}
@@ -84,8 +85,8 @@ def build_tables(there: ScriptedProvider) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory, there: ScriptedProvider) -> Iterator[Gateway]:
-    running = Gateway(tmp_path_factory.mktemp("costs"), build_tables(there), {})
+def served(tmp_path_factory: pytest.TempPathFactory, scripted_provider: ScriptedProvider) -> Iterator[Gateway]:
+    running = Gateway(tmp_path_factory.mktemp("costs"), build_tables(scripted_provider), {})
     yield running
     running.stop()
 
@@ -139,7 +140,7 @@ def response_body(**more: object) -> dict[str, Any]:
 
 
 def test_bills_searches_of_buffered_and_streamed_responses(
-    there: ScriptedProvider, chat: openai.OpenAI, costs: Callable[[int], list[object]]
+    scripted_provider: ScriptedProvider, chat: openai.OpenAI, costs: Callable[[int], list[object]]
 ):
     begun = response_body(status="in_progress", output=[], usage=None)
     done = [
@@ -151,7 +152,7 @@ def test_bills_searches_of_buffered_and_streamed_responses(
         *done,
         {"type": "response.completed", "sequence_number": 9, "response": response_body()},
     )
-    there.set_responses("POST", "/responses", json_response(response_body()), streamed)
+    scripted_provider.set_responses("POST", "/responses", json_response(response_body()), streamed)
     request: dict[str, Any] = {
         "model": model_name("openai"),
         "input": "what is new?",
@@ -181,7 +182,7 @@ def message_body(**more: object) -> dict[str, Any]:
 
 
 def test_bills_claude_searches_in_both_client_formats(
-    there: ScriptedProvider,
+    scripted_provider: ScriptedProvider,
     claude: anthropic.Anthropic,
     chat: openai.OpenAI,
     costs: Callable[[int], list[object]],
@@ -198,7 +199,7 @@ def test_bills_claude_searches_in_both_client_formats(
         {"type": "message_delta", "delta": {"stop_reason": "end_turn", "stop_sequence": None}, "usage": usage},
         {"type": "message_stop"},
     )
-    there.set_responses(
+    scripted_provider.set_responses(
         "POST", "/messages", json_response(message_body()), streamed, json_response(message_body()), streamed
     )
     tools: list[Any] = [{"type": "web_search_20250305", "name": "web_search"}]
@@ -242,14 +243,16 @@ EXPECTED_COST = 100 * IN + 10 * OUT + 2 * WEB
 
 
 def test_bills_gemini_searches_for_every_sdk(
-    there: ScriptedProvider,
+    scripted_provider: ScriptedProvider,
     served: Gateway,
     claude: anthropic.Anthropic,
     chat: openai.OpenAI,
     costs: Callable[[int], list[object]],
 ):
-    there.set_responses("POST", f"{MODELS['google']}{GENERATED}", json_response(gemini_body({"text": "much"})))
-    there.set_responses("POST", f"{MODELS['google']}{STREAMED}", sse_response(*gemini_chunks()))
+    scripted_provider.set_responses(
+        "POST", f"{MODELS['google']}{GENERATED}", json_response(gemini_body({"text": "much"}))
+    )
+    scripted_provider.set_responses("POST", f"{MODELS['google']}{STREAMED}", sse_response(*gemini_chunks()))
     received = run_sdk_script("google_search.py", served, [model_name("google")])
     assert received == {(model_name("google"), "whole"): "much", (model_name("google"), "streamed"): "much"}
     request: dict[str, Any] = {"model": model_name("google"), "messages": PROMPT_MESSAGES}
@@ -262,13 +265,13 @@ def test_bills_gemini_searches_for_every_sdk(
 
 
 def test_bills_large_and_array_responses_of_gemini(
-    there: ScriptedProvider, served: Gateway, chat: openai.OpenAI, costs: Callable[[int], list[object]]
+    scripted_provider: ScriptedProvider, served: Gateway, chat: openai.OpenAI, costs: Callable[[int], list[object]]
 ):
     picture = {"inlineData": {"mimeType": "image/png", "data": base64.b64encode(bytes(1_500_000)).decode()}}
     response = json_response(gemini_body({"text": "much"}, picture))
     array = json_response([*gemini_chunks()[:1], gemini_body({"text": "ch"}, picture)])
-    there.set_responses("POST", f"{MODELS['google']}{GENERATED}", response)
-    there.set_responses(
+    scripted_provider.set_responses("POST", f"{MODELS['google']}{GENERATED}", response)
+    scripted_provider.set_responses(
         "POST",
         f"{MODELS['google']}{STREAMED}",
         sse_response(*gemini_chunks()[:1], gemini_body({"text": "ch"}, picture)),
@@ -292,7 +295,7 @@ def test_bills_large_and_array_responses_of_gemini(
     [(model_name("perplexity-ai"), {"num_search_queries": 4}, 4), (f"@openai/{SEARCH_MODEL}", {}, 1)],
 )
 def test_bills_chat_searches_with_and_without_counts(
-    there: ScriptedProvider,
+    scripted_provider: ScriptedProvider,
     chat: openai.OpenAI,
     costs: Callable[[int], list[object]],
     model: str,
@@ -304,7 +307,7 @@ def test_bills_chat_searches_with_and_without_counts(
     choice = {"index": 0, "finish_reason": "stop"}
     response = {"choices": [{**choice, "message": {"role": "assistant", "content": "much"}}], "usage": usage}
     chunk = {"choices": [{**choice, "delta": {"role": "assistant", "content": "much"}}], "usage": usage}
-    there.set_responses(
+    scripted_provider.set_responses(
         "POST",
         "/chat/completions",
         json_response({**content, "object": "chat.completion", **response}),
@@ -319,15 +322,15 @@ def test_bills_chat_searches_with_and_without_counts(
 
 
 def test_bills_images_by_quality_size_and_received_count(
-    there: ScriptedProvider, chat: openai.OpenAI, costs: Callable[[int], list[object]]
+    scripted_provider: ScriptedProvider, chat: openai.OpenAI, costs: Callable[[int], list[object]]
 ):
     def image_body(count: int, size: int = 30) -> object:
         return {"created": 1_700_000_000, "data": [{"b64_json": base64.b64encode(bytes(size)).decode()}] * count}
 
-    there.set_responses(
+    scripted_provider.set_responses(
         "POST", "/images/generations", *(json_response(image_body(*item)) for item in ((2,), (1,), (1,), (2, 900_000)))
     )
-    there.set_responses("POST", "/images/edits", json_response(image_body(2)))
+    scripted_provider.set_responses("POST", "/images/edits", json_response(image_body(2)))
     request: dict[str, Any] = {"model": "@openai/image-new", "prompt": "a cat"}
     assert len(chat.images.generate(**request, n=2).data or ()) == 2
     chat.images.generate(**request, quality="high", size="1024x1536")
@@ -340,12 +343,14 @@ def test_bills_images_by_quality_size_and_received_count(
 
 
 def test_bills_background_response_once_when_usage_is_seen(
-    there: ScriptedProvider, chat: openai.OpenAI, costs: Callable[[int], list[object]]
+    scripted_provider: ScriptedProvider, chat: openai.OpenAI, costs: Callable[[int], list[object]]
 ):
     begun = response_body(status="queued", background=True, output=[], usage=None)
-    there.set_responses("POST", "/responses", json_response(begun))
-    there.set_responses("GET", "/responses/resp_1", json_response(begun), json_response(response_body(background=True)))
-    there.set_responses(
+    scripted_provider.set_responses("POST", "/responses", json_response(begun))
+    scripted_provider.set_responses(
+        "GET", "/responses/resp_1", json_response(begun), json_response(response_body(background=True))
+    )
+    scripted_provider.set_responses(
         "POST",
         "/responses/resp_1/cancel",
         json_response(response_body(status="cancelled", background=True, usage=None)),
@@ -365,12 +370,12 @@ def test_bills_background_response_once_when_usage_is_seen(
 def workers(
     request: pytest.FixtureRequest,
     tmp_path: Path,
-    there: ScriptedProvider,
+    scripted_provider: ScriptedProvider,
     gateway: Callable[..., Gateway],
 ) -> Iterator[tuple[Gateway, list[httpx2.Client]]]:
     """Starts a gateway with two workers and opens a connection to each."""
     with ExitStack() as stack:
-        request_body = {**build_tables(there), "server": {"workers": 2}}
+        request_body = {**build_tables(scripted_provider), "server": {"workers": 2}}
         if request.param == "with Redis":
             redis = RedisServer(tmp_path)
             stack.callback(redis.stop)
@@ -394,11 +399,11 @@ def workers(
 
 
 def test_workers_share_pending_charges_of_background_responses(
-    there: ScriptedProvider, workers: tuple[Gateway, list[httpx2.Client]]
+    scripted_provider: ScriptedProvider, workers: tuple[Gateway, list[httpx2.Client]]
 ):
     running, (here, elsewhere) = workers
     begun, done = response_body(status="queued", background=True, output=[], usage=None), response_body(background=True)
-    there.set_responses("POST", "/responses", json_response(begun))
+    scripted_provider.set_responses("POST", "/responses", json_response(begun))
 
     def send_request(of: httpx2.Client, method: str = "GET") -> None:
         path, body = ("/responses", {"model": model_name("openai"), "input": "?", "background": True})
@@ -418,7 +423,7 @@ def test_workers_share_pending_charges_of_background_responses(
 
         return wait_for("the costs", read_costs)
 
-    there.set_responses("GET", "/responses/resp_1", json_response(done))
+    scripted_provider.set_responses("GET", "/responses/resp_1", json_response(done))
     paid = 100 * IN + 10 * OUT + WEB + FILES
     requested = [(here, "POST"), (elsewhere, "GET"), (elsewhere, "GET"), (here, "GET")]
     totals = [0, paid, 0, 0]
@@ -427,19 +432,19 @@ def test_workers_share_pending_charges_of_background_responses(
     # The response was not yet billed when both requests were sent.
     for _ in range(5):
         request_costs((here, "POST"), total=0)
-        there.set_responses("GET", "/responses/resp_1", json_response(done, threading.Barrier(2)))
+        scripted_provider.set_responses("GET", "/responses/resp_1", json_response(done, threading.Barrier(2)))
         both = request_costs((here, "GET"), (elsewhere, "GET"), total=paid)
         assert sorted(cost or 0 for _, cost in both) == [0, paid], both
 
 
 @pytest.mark.parametrize("workers", ["of one node"], indirect=True)
 def test_pending_charges_outlive_a_restart_of_the_control_process(
-    there: ScriptedProvider, workers: tuple[Gateway, list[httpx2.Client]]
+    scripted_provider: ScriptedProvider, workers: tuple[Gateway, list[httpx2.Client]]
 ):
     running, (here, elsewhere) = workers
     begun, done = response_body(status="queued", background=True, output=[], usage=None), response_body(background=True)
-    there.set_responses("POST", "/responses", json_response(begun))
-    there.set_responses("GET", "/responses/resp_1", json_response(done))
+    scripted_provider.set_responses("POST", "/responses", json_response(begun))
+    scripted_provider.set_responses("GET", "/responses/resp_1", json_response(done))
     before = len(running.records())
     os.kill(control_pid(running, 2), signal.SIGKILL)
     here.post("/responses", json={"model": model_name("openai"), "input": "?", "background": True})

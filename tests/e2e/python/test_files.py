@@ -102,7 +102,7 @@ def listening(s3: str) -> Iterator[FakeBucketProvider]:
 
 
 @pytest.fixture
-def there(listening: FakeBucketProvider) -> Iterator[FakeBucketProvider]:
+def bucket_provider(listening: FakeBucketProvider) -> Iterator[FakeBucketProvider]:
     yield listening
     assert listening.refused == []
 
@@ -130,9 +130,9 @@ def served(tmp_path_factory: pytest.TempPathFactory, listening: FakeBucketProvid
 
 
 @pytest.fixture
-def ai(kind: ProviderCase, served: Gateway, there: FakeBucketProvider) -> Iterator[openai.OpenAI]:
+def ai(kind: ProviderCase, served: Gateway, bucket_provider: FakeBucketProvider) -> Iterator[openai.OpenAI]:
     slug = next(slug for slug, item in BUCKET_CASES.items() if item is kind)
-    assert there.url
+    assert bucket_provider.url
     with build_client(served, slug) as client:
         yield client
 
@@ -178,22 +178,24 @@ def test_file_makes_a_round_trip(ai: openai.OpenAI, kind: ProviderCase):
             send_request(created.id)
 
 
-def test_large_file_is_uploaded_in_parts_and_read_back(ai: openai.OpenAI, there: FakeBucketProvider):
+def test_large_file_is_uploaded_in_parts_and_read_back(ai: openai.OpenAI, bucket_provider: FakeBucketProvider):
     content = bytes(range(256)) * (LARGE_FILE_BYTES // 256)
-    request = len(there.asked)
+    request = len(bucket_provider.asked)
     created = ai.files.create(file=("large.bin", content), purpose="user_data")
     assert created.bytes == len(content)
-    parts = [path for method, path in there.asked[request:] if method == "PUT"]
+    parts = [path for method, path in bucket_provider.asked[request:] if method == "PUT"]
     assert [path.split("?")[1].split("&")[0] for path in parts] == [f"partNumber={number}" for number in (1, 2, 3)]
     assert ai.files.content(created.id).content == content
     assert ai.files.retrieve(created.id).purpose == "user_data"
 
 
-def test_batch_lines_are_stored_in_the_models_format(ai: openai.OpenAI, kind: ProviderCase, there: FakeBucketProvider):
+def test_batch_lines_are_stored_in_the_models_format(
+    ai: openai.OpenAI, kind: ProviderCase, bucket_provider: FakeBucketProvider
+):
     count = 2_000
     lines = b"".join(batch_line(number, kind.model) for number in range(count))
     created = ai.files.create(file=("lines.jsonl", lines), purpose="batch")
-    rows = [json.loads(row) for row in there.read_object(unquote(created.id)).splitlines()]
+    rows = [json.loads(row) for row in bucket_provider.read_object(unquote(created.id)).splitlines()]
     assert len(rows) == count
     assert rows[-1] == kind.stored_line(count - 1)
     with pytest.raises(openai.BadRequestError, match="line 3: it is `other`"):
@@ -214,17 +216,17 @@ def test_encrypts_stored_files_as_configured(ai: openai.OpenAI, s3: str):
     assert displayed.headers["x-amz-server-side-encryption"] == "AES256"
 
 
-def test_aborts_upload_if_client_disconnects(served: Gateway, there: FakeBucketProvider):
+def test_aborts_upload_if_client_disconnects(served: Gateway, bucket_provider: FakeBucketProvider):
     head = (
         "POST /v1/files HTTP/1.1\r\nhost: gateway\r\ncontent-type: multipart/form-data; boundary=edge\r\n"
         f"x-gateway-api-key: {KEY}\r\nx-gateway-provider: @bedrock\r\ncontent-length: {LARGE_FILE_BYTES}\r\n\r\n"
         '--edge\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nuser_data\r\n'
         '--edge\r\ncontent-disposition: form-data; name="file"; filename="a"\r\n\r\n'
     )
-    request = len(there.asked)
+    request = len(bucket_provider.asked)
 
     def has_upload_request(method: str) -> bool | None:
-        return any(item == method and "uploadId=" in path for item, path in there.asked[request:]) or None
+        return any(item == method and "uploadId=" in path for item, path in bucket_provider.asked[request:]) or None
 
     with socket.create_connection(("127.0.0.1", served.port)) as connection:
         connection.sendall(head.encode() + bytes(LARGE_FILE_BYTES // 2))
@@ -232,11 +234,11 @@ def test_aborts_upload_if_client_disconnects(served: Gateway, there: FakeBucketP
     wait_for("its end", lambda: has_upload_request("DELETE"))
 
 
-def test_fireworks_files_are_datasets(served: Gateway, there: FakeBucketProvider):
+def test_fireworks_files_are_datasets(served: Gateway, bucket_provider: FakeBucketProvider):
     with build_client(served, "fireworks-ai") as ai:
         lines = b"".join(batch_line(number, FIREWORKS_CASE.model) for number in range(3_000))
         created = ai.files.create(file=("lines.jsonl", lines), purpose="batch")
-        filled = there.objects[created.id].split(b"\r\n\r\n", 1)[1].rpartition(b"\r\n--")[0].splitlines()
+        filled = bucket_provider.objects[created.id].split(b"\r\n\r\n", 1)[1].rpartition(b"\r\n--")[0].splitlines()
         assert json.loads(filled[2_999]) == FIREWORKS_CASE.stored_line(2_999)
         fetched = ai.files.retrieve(created.id)
         assert (fetched.id, fetched.purpose, fetched.filename, fetched.status) == (
@@ -246,18 +248,18 @@ def test_fireworks_files_are_datasets(served: Gateway, there: FakeBucketProvider
             "processed",
         )
         large = ai.files.create(file=("train.jsonl", bytes(LARGE_FILE_BYTES)), purpose="fine-tune")
-        assert (large.bytes, len(there.objects[large.id]) > LARGE_FILE_BYTES) == (LARGE_FILE_BYTES, True)
+        assert (large.bytes, len(bucket_provider.objects[large.id]) > LARGE_FILE_BYTES) == (LARGE_FILE_BYTES, True)
         assert [file.id for file in ai.files.list(limit=1)] == [created.id, large.id]
         assert ai.files.delete(created.id).deleted
         with pytest.raises(openai.NotFoundError, match="no dataset"):
             ai.files.retrieve(created.id)
         # The content is in result files elsewhere; the file with the errors is read last.
-        there.objects[there.signed] = b"one\ntwo\n"
+        bucket_provider.objects[bucket_provider.signed] = b"one\ntwo\n"
         assert ai.files.content(large.id).content.split() == [b"one", b"two"]
-        there.objects[f"{there.signed}&errors=1"] = b"three\n"
+        bucket_provider.objects[f"{bucket_provider.signed}&errors=1"] = b"three\n"
         assert ai.files.content(large.id).content.split() == [b"one", b"two", b"three"]
-        there.objects.pop(there.signed)
-        there.objects.pop(f"{there.signed}&errors=1")
+        bucket_provider.objects.pop(bucket_provider.signed)
+        bucket_provider.objects.pop(f"{bucket_provider.signed}&errors=1")
         with pytest.raises(openai.InternalServerError, match="the dataset lists no files"):
             ai.files.content(large.id)
         with pytest.raises(openai.BadRequestError, match="purpose: `vision`"):

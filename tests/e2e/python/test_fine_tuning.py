@@ -83,7 +83,7 @@ def listening() -> Iterator[FakeFineTuningProvider]:
 
 
 @pytest.fixture
-def there(listening: FakeFineTuningProvider) -> Iterator[FakeFineTuningProvider]:
+def fine_tuning_provider(listening: FakeFineTuningProvider) -> Iterator[FakeFineTuningProvider]:
     """Clears the jobs of earlier tests."""
     listening.jobs.clear()
     yield listening
@@ -114,8 +114,10 @@ def served(tmp_path_factory: pytest.TempPathFactory, listening: FakeFineTuningPr
 
 
 @pytest.fixture
-def client(kind: ProviderCase, served: Gateway, there: FakeFineTuningProvider) -> Iterator[openai.OpenAI]:
-    assert there.jobs == {}
+def client(
+    kind: ProviderCase, served: Gateway, fine_tuning_provider: FakeFineTuningProvider
+) -> Iterator[openai.OpenAI]:
+    assert fine_tuning_provider.jobs == {}
     headers = {"x-gateway-provider": f"@{kind.slug}"}
     with openai.OpenAI(
         base_url=f"{served.base_url}/v1", api_key=KEY, default_headers=headers, max_retries=0, timeout=10
@@ -142,12 +144,14 @@ def create_jobs(client: openai.OpenAI, kind: ProviderCase, count: int) -> list[s
     return created
 
 
-def test_creates_and_retrieves_a_job(client: openai.OpenAI, kind: ProviderCase, there: FakeFineTuningProvider):
+def test_creates_and_retrieves_a_job(
+    client: openai.OpenAI, kind: ProviderCase, fine_tuning_provider: FakeFineTuningProvider
+):
     (name,) = create_jobs(client, kind, 1)
     job = client.fine_tuning.jobs.retrieve(name)
     assert (job.id, job.status, job.created_at) == (name, kind.retrieved_status, MADE)
     assert (job.model, job.training_file, job.fine_tuned_model) == (kind.model, kind.training_file, None)
-    (remaining,) = there.jobs.values()
+    (remaining,) = fine_tuning_provider.jobs.values()
     content = str(remaining)
     assert "mine0" in content
     assert kind.training_file in content
@@ -202,17 +206,19 @@ def test_lists_events_by_page_if_supported(client: openai.OpenAI, kind: Provider
     assert ([item.id for item in page.data], page.has_more) == (["ev-1"], True)
 
 
-def test_reports_errors_in_openai_format(client: openai.OpenAI, kind: ProviderCase, there: FakeFineTuningProvider):
+def test_reports_errors_in_openai_format(
+    client: openai.OpenAI, kind: ProviderCase, fine_tuning_provider: FakeFineTuningProvider
+):
     with pytest.raises(openai.NotFoundError) as gone:
         client.fine_tuning.jobs.retrieve("job-of-nobody")
     assert gone.value.status_code == 404
     if kind.slug == "openai":
         return
-    request_count = len(there.asked)
+    request_count = len(fine_tuning_provider.asked)
     with pytest.raises(openai.BadRequestError, match=r"method\.type: `reinforcement` is not supported"):
         client.fine_tuning.jobs.create(
             model=kind.model, training_file=kind.training_file, method={"type": "reinforcement"}
         )
     with pytest.raises(openai.BadRequestError, match="limit: must be a number from 1 to 100"):
         client.fine_tuning.jobs.list(limit=101)
-    assert len(there.asked) == request_count
+    assert len(fine_tuning_provider.asked) == request_count

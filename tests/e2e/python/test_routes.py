@@ -58,6 +58,7 @@ def test_sdk_understands_every_route(gateway: Callable[..., Gateway], mock: Mock
     ]
 
 
+@pytest.mark.slow(70)
 def test_sdks_understand_responses_of_aimock(gateway: Callable[..., Gateway], aimock: str):
     # One gateway serves all SDKs, which also shows that no state leaks from one to the next.
     served = gateway({"upstream": {"trusted_custom_hosts": ["127.0.0.1"]}})

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.e2e.python.answering_provider import json_response, sse_response
 from tests.e2e.python.packages import KEY
+from tests.e2e.python.scripted_provider import json_response, sse_response
 from tests.gateway import Gateway
 from tests.processes import wait_for
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import anthropic
     import openai
 
-    from tests.e2e.python.answering_provider import ScriptedProvider
+    from tests.e2e.python.scripted_provider import ScriptedProvider
 
 MODEL, SIGNATURE = "gemini-3-new", "c2lnbmVk"
 PROFILE_ARN = "arn:aws:bedrock:us-east-1:1:application-inference-profile/a1b2"
@@ -30,14 +30,14 @@ TOOL_SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory, there: ScriptedProvider) -> Iterator[Gateway]:
+def served(tmp_path_factory: pytest.TempPathFactory, scripted_provider: ScriptedProvider) -> Iterator[Gateway]:
     amazon = {"aws_region": "us-east-1", "aws_access_key_id": "AKID", "aws_secret_access_key": "secret"}
     prices = {"request_token": {"price": 0.0001}, "response_token": {"price": 0.0002}}
     tables = {
         "keys": [{"name": "k", "id": "k-1", "key": KEY}],
         "providers": [
-            {"slug": "google", "provider": "google", "api_key": "sk-stored", "custom_host": there.url},
-            {"slug": "bedrock", "provider": "bedrock", "options": amazon, "custom_host": there.url},
+            {"slug": "google", "provider": "google", "api_key": "sk-stored", "custom_host": scripted_provider.url},
+            {"slug": "bedrock", "provider": "bedrock", "options": amazon, "custom_host": scripted_provider.url},
         ],
         "prices": [
             {"provider": "bedrock", "model": BACKING_MODEL, "valid_from": "2020-01-01", "pay_as_you_go": prices}
@@ -60,23 +60,25 @@ def tool_calls_body(mark: str) -> dict[str, Any]:
     return {"responseId": mark, "candidates": [candidate], "usageMetadata": usage, "modelVersion": MODEL}
 
 
-def set_tool_call_responses(there: ScriptedProvider, mark: str) -> None:
+def set_tool_call_responses(scripted_provider: ScriptedProvider, mark: str) -> None:
     done = tool_calls_body(mark)
     done["candidates"][0]["content"]["parts"] = [{"text": "rain"}]
-    there.set_responses("POST", f"{MODEL}:generateContent", json_response(tool_calls_body(mark)), json_response(done))
-    there.set_responses("POST", f"{MODEL}:streamGenerateContent", sse_response(tool_calls_body(mark)))
+    scripted_provider.set_responses(
+        "POST", f"{MODEL}:generateContent", json_response(tool_calls_body(mark)), json_response(done)
+    )
+    scripted_provider.set_responses("POST", f"{MODEL}:streamGenerateContent", sse_response(tool_calls_body(mark)))
 
 
-def sent_signatures(there: ScriptedProvider) -> list[str | None]:
+def sent_signatures(scripted_provider: ScriptedProvider) -> list[str | None]:
     """Returns the signature, or `None`, of each tool call in the last request that the provider received."""
-    parts = [part for content in there.sent[-1]["contents"] for part in content["parts"]]
+    parts = [part for content in scripted_provider.sent[-1]["contents"] for part in content["parts"]]
     return [part.get("thoughtSignature") for part in parts if "functionCall" in part]
 
 
 @pytest.mark.parametrize("streams", [False, True])
-def test_openai_sdk_needs_no_signatures(there: ScriptedProvider, chat: openai.OpenAI, streams: bool):
+def test_openai_sdk_needs_no_signatures(scripted_provider: ScriptedProvider, chat: openai.OpenAI, streams: bool):
     mark = f"chat{streams}"
-    set_tool_call_responses(there, mark)
+    set_tool_call_responses(scripted_provider, mark)
     tools: Any = [{"type": "function", "function": {"name": "weather", "parameters": TOOL_SCHEMA}}]
     request: dict[str, Any] = {"model": f"@google/{MODEL}", "tools": tools}
     if streams:
@@ -97,12 +99,12 @@ def test_openai_sdk_needs_no_signatures(there: ScriptedProvider, chat: openai.Op
     raw = chat.chat.completions.with_raw_response.create(
         **request, messages=[USER_MESSAGE, {"role": "assistant", "tool_calls": calls}, *results]
     )
-    assert sent_signatures(there) == [SIGNATURE + mark, None]
+    assert sent_signatures(scripted_provider) == [SIGNATURE + mark, None]
     assert "x-gateway-not-translated" not in raw.headers
 
 
-def test_openai_sdk_needs_no_signatures_in_responses(there: ScriptedProvider, chat: openai.OpenAI):
-    set_tool_call_responses(there, "responses")
+def test_openai_sdk_needs_no_signatures_in_responses(scripted_provider: ScriptedProvider, chat: openai.OpenAI):
+    set_tool_call_responses(scripted_provider, "responses")
     tools: Any = [{"type": "function", "name": "weather", "parameters": TOOL_SCHEMA, "strict": False}]
     request: dict[str, Any] = {"model": f"@google/{MODEL}", "tools": tools}
     created = chat.responses.create(**request, input="what is the weather?")
@@ -113,11 +115,11 @@ def test_openai_sdk_needs_no_signatures_in_responses(there: ScriptedProvider, ch
     ]
     results = [{"type": "function_call_output", "call_id": call.call_id, "output": "rain"} for call in calls]
     chat.responses.create(**request, input=[USER_MESSAGE, *content, *results])
-    assert sent_signatures(there) == [f"{SIGNATURE}responses", None]
+    assert sent_signatures(scripted_provider) == [f"{SIGNATURE}responses", None]
 
 
-def test_anthropic_sdk_needs_no_signatures(there: ScriptedProvider, claude: anthropic.Anthropic):
-    set_tool_call_responses(there, "messages")
+def test_anthropic_sdk_needs_no_signatures(scripted_provider: ScriptedProvider, claude: anthropic.Anthropic):
+    set_tool_call_responses(scripted_provider, "messages")
     tools: Any = [{"name": "weather", "input_schema": TOOL_SCHEMA}]
     request: dict[str, Any] = {"model": f"@google/{MODEL}", "max_tokens": 64, "tools": tools}
     created = claude.messages.create(**request, messages=[USER_MESSAGE])
@@ -126,11 +128,11 @@ def test_anthropic_sdk_needs_no_signatures(there: ScriptedProvider, claude: anth
     results = [{"type": "tool_result", "tool_use_id": use.id, "content": "rain"} for use in uses]
     turns = [USER_MESSAGE, {"role": "assistant", "content": content}, {"role": "user", "content": results}]
     claude.messages.create(**request, messages=turns)
-    assert sent_signatures(there) == [f"{SIGNATURE}messages", None]
+    assert sent_signatures(scripted_provider) == [f"{SIGNATURE}messages", None]
 
 
-def test_boto3_needs_no_signatures(there: ScriptedProvider, amazon: Any):
-    set_tool_call_responses(there, "converse")
+def test_boto3_needs_no_signatures(scripted_provider: ScriptedProvider, amazon: Any):
+    set_tool_call_responses(scripted_provider, "converse")
     tools = {"tools": [{"toolSpec": {"name": "weather", "inputSchema": {"json": TOOL_SCHEMA}}}]}
     request = {"role": "user", "content": [{"text": "what is the weather?"}]}
     created = amazon.converse(modelId=f"@google/{MODEL}", messages=[request], toolConfig=tools)
@@ -140,11 +142,11 @@ def test_boto3_needs_no_signatures(there: ScriptedProvider, amazon: Any):
     ]
     turns = [request, {"role": "assistant", "content": uses}, {"role": "user", "content": results}]
     amazon.converse(modelId=f"@google/{MODEL}", messages=turns, toolConfig=tools)
-    assert sent_signatures(there) == [f"{SIGNATURE}converse", None]
+    assert sent_signatures(scripted_provider) == [f"{SIGNATURE}converse", None]
 
 
 def test_backing_model_of_a_profile_decides_format_and_price(
-    there: ScriptedProvider, served: Gateway, chat: openai.OpenAI, claude: anthropic.Anthropic, amazon: Any
+    scripted_provider: ScriptedProvider, served: Gateway, chat: openai.OpenAI, claude: anthropic.Anthropic, amazon: Any
 ):
     fields = {
         "id": "msg_1",
@@ -164,10 +166,10 @@ def test_backing_model_of_a_profile_decides_format_and_price(
         "models": [{"modelArn": f"arn:aws:bedrock:us-east-1::foundation-model/{BACKING_MODEL}"}],
         "type": "APPLICATION",
     }
-    there.set_responses("GET", f"/inference-profiles/{PROFILE_ARN}", json_response(behind))
-    there.set_responses("POST", f"/model/{PROFILE_ARN}/invoke", json_response(fields))
-    there.set_responses("POST", f"/model/{PROFILE_ARN}/converse", json_response(reported))
-    there.asked.clear()
+    scripted_provider.set_responses("GET", f"/inference-profiles/{PROFILE_ARN}", json_response(behind))
+    scripted_provider.set_responses("POST", f"/model/{PROFILE_ARN}/invoke", json_response(fields))
+    scripted_provider.set_responses("POST", f"/model/{PROFILE_ARN}/converse", json_response(reported))
+    scripted_provider.asked.clear()
     model = f"@bedrock/{PROFILE_ARN}"
     response = chat.chat.completions.create(model=model, messages=[USER_MESSAGE])
     assert response.choices[0].message.content == "rain"
@@ -185,4 +187,4 @@ def test_backing_model_of_a_profile_decides_format_and_price(
 
     assert wait_for("four records", bedrock_costs) == [30 * 1_000 + 12 * 2_000] * 4
     # The profile was looked up once for all requests.
-    assert there.count_requests("GET", f"/inference-profiles/{PROFILE_ARN}") == 1
+    assert scripted_provider.count_requests("GET", f"/inference-profiles/{PROFILE_ARN}") == 1

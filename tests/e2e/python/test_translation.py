@@ -81,8 +81,8 @@ def load_messages_request(case: GoldenCase) -> dict[str, Any]:
     """
     request = load_request(case)
     compared = ("model", "max_tokens", "messages", "system", "tools", "tool_choice")
-    beside = {key: request.pop(key) for key in list(request) if key not in compared}
-    return {**request, "extra_body": beside}
+    extra_fields = {key: request.pop(key) for key in list(request) if key not in compared}
+    return {**request, "extra_body": extra_fields}
 
 
 @pytest.fixture(scope="module")

@@ -88,20 +88,20 @@ def _page(items: list[Job], query: Job) -> Job:
 
 
 def _handle_openai(
-    there: FakeFineTuningProvider, method: str, names: tuple[str | None, str | None], content: Job
+    scripted_provider: FakeFineTuningProvider, method: str, names: tuple[str | None, str | None], content: Job
 ) -> tuple[int, Any]:
     name, label = names
     if name is None:
         if method == "GET":
-            return 200, _page(list(reversed(there.jobs.values())), content)
-        name = f"ftjob-{len(there.jobs)}"
+            return 200, _page(list(reversed(scripted_provider.jobs.values())), content)
+        name = f"ftjob-{len(scripted_provider.jobs)}"
         defaults = {"object": "fine_tuning.job", "created_at": MADE, "status": "queued", "organization_id": "org"}
         defaults |= {"result_files": [], "seed": 0, "hyperparameters": {"n_epochs": "auto"}}
-        there.jobs[name] = defaults | content | {"id": name}
-    if name not in there.jobs:
+        scripted_provider.jobs[name] = defaults | content | {"id": name}
+    if name not in scripted_provider.jobs:
         return 404, {"error": {"message": "No such job", "type": "invalid_request_error", "code": "not_found"}}
     if label == "cancel":
-        there.jobs[name]["status"] = "cancelled"
+        scripted_provider.jobs[name]["status"] = "cancelled"
     if label == "events":
         events = [{"object": "fine_tuning.job.event", "id": f"ev-{at}"} for at in range(EVENTS)]
         return 200, _page([event | {"created_at": MADE, "level": "info", "message": name} for event in events], content)
@@ -109,54 +109,58 @@ def _handle_openai(
         checkpoints = [{"object": "fine_tuning.job.checkpoint", "id": f"cp-{at}"} for at in range(CHECKPOINTS)]
         more = {"created_at": MADE, "fine_tuned_model_checkpoint": "m", "step_number": 1, "metrics": {}}
         return 200, _page([checkpoint | more | {"fine_tuning_job_id": name} for checkpoint in checkpoints], content)
-    return 200, there.jobs[name]
+    return 200, scripted_provider.jobs[name]
 
 
 def _handle_bedrock(
-    there: FakeFineTuningProvider, method: str, names: tuple[str | None, str | None], content: Job
+    scripted_provider: FakeFineTuningProvider, method: str, names: tuple[str | None, str | None], content: Job
 ) -> tuple[int, Any]:
     name, label = names
     if name is None:
         if method == "GET":
-            return 200, {"modelCustomizationJobSummaries": list(reversed(there.jobs.values()))}
+            return 200, {"modelCustomizationJobSummaries": list(reversed(scripted_provider.jobs.values()))}
         body = {
             "jobArn": f"arn:aws:bedrock:{REGION}:1:model-customization-job/{content['jobName']}",
             "status": "InProgress",
         }
         model = {"baseModelArn": f"arn:aws:bedrock:{REGION}::foundation-model/{content['baseModelIdentifier']}"}
-        there.jobs[content["jobName"]] = content | body | model | {"creationTime": MADE_AT}
+        scripted_provider.jobs[content["jobName"]] = content | body | model | {"creationTime": MADE_AT}
         return 201, {"jobArn": body["jobArn"]}
-    if name not in there.jobs:
+    if name not in scripted_provider.jobs:
         return 404, {"message": "The job could not be found"}
     if label == "stop":
-        there.jobs[name]["status"] = "Stopping"
+        scripted_provider.jobs[name]["status"] = "Stopping"
         return 202, {}
-    return 200, there.jobs[name]
+    return 200, scripted_provider.jobs[name]
 
 
 def _google_style_handler(location: str, key: str) -> ApiHandler:
     """Returns a handler for Vertex AI or Fireworks, whose job APIs have the same shape."""
 
     def handle(
-        there: FakeFineTuningProvider, method: str, names: tuple[str | None, str | None], content: Job
+        scripted_provider: FakeFineTuningProvider, method: str, names: tuple[str | None, str | None], content: Job
     ) -> tuple[int, Any]:
         name, label = names
         if name is None:
             if method == "GET":
-                return 200, {key: list(reversed(there.jobs.values()))}
-            name = str(len(there.jobs))
+                return 200, {key: list(reversed(scripted_provider.jobs.values()))}
+            name = str(len(scripted_provider.jobs))
             resource = f"{location.removeprefix('/v1/')}/{name}"
-            there.jobs[name] = content | {"name": resource, "state": "JOB_STATE_RUNNING", "createTime": MADE_AT}
+            scripted_provider.jobs[name] = content | {
+                "name": resource,
+                "state": "JOB_STATE_RUNNING",
+                "createTime": MADE_AT,
+            }
             checkpoints = [
                 {"checkpointId": str(at), "step": str(at), "endpoint": f"e-{at}"} for at in range(CHECKPOINTS)
             ]
-            there.jobs[name]["tunedModel"] = {"checkpoints": checkpoints}
-        if name not in there.jobs:
+            scripted_provider.jobs[name]["tunedModel"] = {"checkpoints": checkpoints}
+        if name not in scripted_provider.jobs:
             return 404, {"error": {"code": 404, "message": "not found", "status": "NOT_FOUND"}}
         if label == "cancel":
-            there.jobs[name]["state"] = "JOB_STATE_CANCELLED"
+            scripted_provider.jobs[name]["state"] = "JOB_STATE_CANCELLED"
             return 200, {}
-        return 200, there.jobs[name]
+        return 200, scripted_provider.jobs[name]
 
     return handle
 

@@ -51,7 +51,7 @@ def test_lines_do_not_depend_on_chunks_and_long_ones_are_none(parts: list[bytes]
 def test_rejects_foreign_file_ids():
     row = "01a201cb-7e66-76a4-ad8b-ed64bd7c3ab5"
     assert parse_wire_id(FILE, FILE + row) == row
-    for prefix, wire in [
+    for prefix, wire_id in [
         (FILE, row),
         (FILE, BATCH + row),
         (BATCH, f"{BATCH}{row}x"),
@@ -59,4 +59,4 @@ def test_rejects_foreign_file_ids():
         (FILE, FILE),
     ]:
         with pytest.raises(NotFoundError):
-            parse_wire_id(prefix, wire)
+            parse_wire_id(prefix, wire_id)

@@ -48,7 +48,7 @@ def test_sbom_has_the_console_and_unique_references(sbom: Any):
     assert sbom["metadata"]["component"]["version"] == read_toml("pyproject.toml")["project"]["version"]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(8)
 def test_sdist_has_every_crate_and_the_console(tmp_path: Path):
     maturin = [sys.executable, "-m", "maturin", "sdist", "--out", tmp_path]
     subprocess.run(maturin, check=True, capture_output=True, timeout=SECONDS, cwd=ROOT, stdin=subprocess.DEVNULL)

@@ -90,7 +90,7 @@ def test_equal_sort_values_are_ordered_by_id(store_url: Secret):
     run_in_transaction(store_url, scenario)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(8)
 @pytest.mark.figures
 def test_page_1000_costs_at_most_half_more_than_page_1(tmp_path: Path):
     async def scenario(connection: AsyncConnection) -> None:

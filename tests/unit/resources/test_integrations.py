@@ -393,7 +393,7 @@ def test_last_usage_reset_is_shown_to_permitted_callers_only(bootstrapped_url: S
         body = {"name": "i", "ai_provider_id": "openai", "key": KEY}
         path = f"integrations/{(await api.request_ok('POST', 'integrations', body))['id']}"
         scopes = ["workspace_integrations.list", "workspace_integrations.read"]
-        asking = [api] + [
+        clients = [api] + [
             (await api.create_key("workspace/service", workspace_id=workspace, scopes=scopes))[1]
             for workspace in workspaces
         ]
@@ -401,8 +401,8 @@ def test_last_usage_reset_is_shown_to_permitted_callers_only(bootstrapped_url: S
         await api.request_ok("PUT", f"{path}/workspaces", {"workspaces": shares})
 
         async def fetch_reset_flags() -> list[bool]:
-            fetched = [(await item.request_ok("GET", path))["last_reset_at"] for item in asking]
-            listed = [(await item.request_ok("GET", "integrations"))["data"][0]["last_reset_at"] for item in asking]
+            fetched = [(await item.request_ok("GET", path))["last_reset_at"] for item in clients]
+            listed = [(await item.request_ok("GET", "integrations"))["data"][0]["last_reset_at"] for item in clients]
             assert listed == fetched
             return [item is not None for item in fetched]
 
@@ -416,8 +416,8 @@ def test_last_usage_reset_is_shown_to_permitted_callers_only(bootstrapped_url: S
 def test_warns_of_a_missing_key_and_of_a_host_that_will_be_refused(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         async def warn(**fields: Any) -> dict[str, str]:
-            made = await api.request_ok("POST", "integrations", {"name": "i", "ai_provider_id": "openai", **fields})
-            return {warning["path"]: warning["message"] for warning in made.get("warnings", [])}
+            created = await api.request_ok("POST", "integrations", {"name": "i", "ai_provider_id": "openai", **fields})
+            return {warning["path"]: warning["message"] for warning in created.get("warnings", [])}
 
         assert list(await warn()) == ["key"]
         assert await warn(key=KEY) == {}

@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy import insert, select
 
 from penstock.ids import new_id
+from penstock.kit import limit_policies as kit
 from penstock.kit import limit_usage as usage_kit
-from penstock.kit import policies as kit
 from penstock.store.limit_tables import limit_usage, usage_limits_policies
 from penstock.store.tables import workspaces
 from tests.unit.kit.test_limits import FakeClock

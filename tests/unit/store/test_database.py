@@ -199,7 +199,9 @@ def test_programming_errors_are_not_reported_as_an_outage(store_url: Secret):
     asyncio.run(scenario())
 
 
-def test_transaction_is_atomic(tmp_path: Path):
+def test_transaction_is_atomic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("penstock.store.database.MAX_TURN_SECONDS", 0.2)
+
     async def scenario() -> None:
         database = Database(Store(acquire_ms=200), Secret(f"sqlite:///{tmp_path}/penstock.db"))
         await migrate(database)
@@ -219,7 +221,9 @@ def test_transaction_is_atomic(tmp_path: Path):
     asyncio.run(scenario())
 
 
-def test_exhausted_pool_times_out(tmp_path: Path):
+def test_exhausted_pool_times_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("penstock.store.database.MAX_TURN_SECONDS", 0.2)
+
     async def scenario() -> None:
         database = Database(Store(connections=1, acquire_ms=100), Secret(f"sqlite:///{tmp_path}/penstock.db"))
         async with database.read_connection():

@@ -12,12 +12,12 @@ from msgspec import Meta
 
 from penstock.authorization import require_scopes
 from penstock.errors import Problem
-from penstock.kit import policies
+from penstock.kit import limit_policies
 from penstock.kit.crud_routes import CrudRoutes, ListQuery, plain_renderer, workspace_request_context
 from penstock.kit.limit_coverage import find_condition_warnings
+from penstock.kit.limit_policies import CreatedPolicy, KeyRules, NewPolicy, PolicyFields, PolicyUpdate, UpdatedPolicy
 from penstock.kit.limits import Amount
 from penstock.kit.numbered_pages import equality_conditions
-from penstock.kit.policies import CreatedPolicy, KeyRules, NewPolicy, PolicyFields, PolicyUpdate, UpdatedPolicy
 from penstock.kit.route_parameters import PolicyId, PolicyStatusFilter, WorkspaceFilter
 from penstock.kit.shared_fields import UNSET, ObjectType, UnsetType
 from penstock.kit.tenant_session import RequestContext, TenantSession
@@ -104,16 +104,16 @@ async def create_policy(session: TenantSession, data: NewRateLimitsPolicy) -> Cr
     problems = rules.find_problems(data.conditions, data.group_by) + _value_problems(data.value)
     if problems:
         raise invalid_error(problems)
-    columns = policies.common_columns(session, data)
-    await policies.reject_too_many(session)
+    columns = limit_policies.common_columns(session, data)
+    await limit_policies.reject_too_many(session)
     own = {name: getattr(data, name) for name in ("type", "unit", "window", "target")}
-    row = await policies.RATE_POLICIES.create(session, {**columns, **own, "value": int(data.value)})
+    row = await limit_policies.RATE_POLICIES.create(session, {**columns, **own, "value": int(data.value)})
     return CreatedPolicy(row["id"], KIND, await find_condition_warnings(session, "rate-limits", row))
 
 
 async def update_policy(session: TenantSession, row: Row, data: UpdateRateLimitsPolicy) -> UpdatedPolicy:
     """Changes a policy; omitted fields keep their values. The type, the target and the groups cannot be changed."""
-    policies.reject_other_status(row)
+    limit_policies.reject_other_status(row)
     values: dict[str, Any] = msgspec.to_builtins(sent_fields(data))
     problems: list[Problem] = []
     if data.conditions is not UNSET:
@@ -123,14 +123,14 @@ async def update_policy(session: TenantSession, row: Row, data: UpdateRateLimits
         values["value"] = int(data.value)
     if problems:
         raise invalid_error(problems)
-    await policies.RATE_POLICIES.update(session, row, values)
+    await limit_policies.RATE_POLICIES.update(session, row, values)
     return UpdatedPolicy(await find_condition_warnings(session, "rate-limits", {**row, **values}))
 
 
 async def archive_policy(session: TenantSession, row: Row) -> None:
     """Archives a policy. It has no effect from then on, and can still be read."""
-    policies.reject_other_status(row)
-    await policies.RATE_POLICIES.update(session, row, {"status": policies.ARCHIVED}, "delete")
+    limit_policies.reject_other_status(row)
+    await limit_policies.RATE_POLICIES.update(session, row, {"status": limit_policies.ARCHIVED}, "delete")
 
 
 @get(
@@ -145,13 +145,15 @@ async def get_policy(
 ) -> RateLimitsPolicy:
     """Returns a policy. An archived one is returned with `status=archived` only."""
     async with context.read_session(context.place) as session:
-        return row_to_struct(RateLimitsPolicy, await policies.get_policy(session, policies.RATE_POLICIES, key, status))
+        return row_to_struct(
+            RateLimitsPolicy, await limit_policies.get_policy(session, limit_policies.RATE_POLICIES, key, status)
+        )
 
 
 def _key_rules(target: str) -> KeyRules:
     if target == MCP_TOOLS:
-        return KeyRules((*policies.RATE_KEYS, *policies.MCP_KEYS))
-    return KeyRules(policies.RATE_KEYS, policies.MCP_KEYS, "policies with the target 'mcp_tools'")
+        return KeyRules((*limit_policies.RATE_KEYS, *limit_policies.MCP_KEYS))
+    return KeyRules(limit_policies.RATE_KEYS, limit_policies.MCP_KEYS, "policies with the target 'mcp_tools'")
 
 
 def _value_problems(value: float) -> list[Problem]:
@@ -160,7 +162,7 @@ def _value_problems(value: float) -> list[Problem]:
     return []
 
 
-CRUD_ROUTES = CrudRoutes(policies.RATE_POLICIES, "rate limits policy", TAGS, "rate limits policies")
+CRUD_ROUTES = CrudRoutes(limit_policies.RATE_POLICIES, "rate limits policy", TAGS, "rate limits policies")
 SHOW_DETAIL = plain_renderer(RateLimitsPolicy)
 routes = [
     CRUD_ROUTES.create_route(NewRateLimitsPolicy, CreatedPolicy, create_policy),

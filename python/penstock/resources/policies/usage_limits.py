@@ -13,12 +13,12 @@ from msgspec import Meta
 
 from penstock.authorization import require_scopes
 from penstock.errors import NotFoundError, Problem
-from penstock.kit import limits, policies
+from penstock.kit import limit_policies, limits
 from penstock.kit.crud_routes import CrudRoutes, ListQuery, workspace_request_context
 from penstock.kit.limit_coverage import find_condition_warnings
+from penstock.kit.limit_policies import CreatedPolicy, KeyRules, NewPolicy, PolicyFields, PolicyUpdate, UpdatedPolicy
 from penstock.kit.limit_usage import LimitPeriod, UsageEntity, ValueUsage
 from penstock.kit.numbered_pages import equality_conditions
-from penstock.kit.policies import CreatedPolicy, KeyRules, NewPolicy, PolicyFields, PolicyUpdate, UpdatedPolicy
 from penstock.kit.route_parameters import PolicyId, PolicyStatusFilter, WorkspaceFilter
 from penstock.kit.shared_fields import UNSET, ObjectType, OptionalTimestamp, UnsetType
 from penstock.kit.tenant_session import RequestContext, TenantSession
@@ -157,10 +157,10 @@ async def create_policy(session: TenantSession, data: NewUsageLimitsPolicy) -> C
     problems = _key_rules().find_problems(data.conditions, data.group_by) + _limit_problems(limit, {})
     if problems:
         raise invalid_error(problems)
-    columns = policies.common_columns(session, data)
-    await policies.reject_too_many(session)
+    columns = limit_policies.common_columns(session, data)
+    await limit_policies.reject_too_many(session)
     own = {**_to_columns(limits.to_stored_usage_limits(limit, {})), "enforcement": data.enforcement}
-    row = await policies.USAGE_POLICIES.create(session, {**columns, **own, "last_reset_at": None})
+    row = await limit_policies.USAGE_POLICIES.create(session, {**columns, **own, "last_reset_at": None})
     return CreatedPolicy(row["id"], KIND, await find_condition_warnings(session, "usage-limits", row))
 
 
@@ -170,7 +170,7 @@ async def update_policy(session: TenantSession, row: Row, data: UpdateUsageLimit
     A higher `credit_limit` makes exhausted groups active again and clears their alerts. A higher `alert_threshold`, or
     none, clears the alerts of the threshold.
     """
-    policies.reject_other_status(row)
+    limit_policies.reject_other_status(row)
     sent: dict[str, Any] = sent_fields(data)
     value_key = sent.pop("reset_usage_for_value", None)
     before = to_limit(row)
@@ -191,7 +191,7 @@ async def update_policy(session: TenantSession, row: Row, data: UpdateUsageLimit
         threshold = sent["alert_threshold"]
         if threshold is None or threshold > row["alert_threshold"]:
             await usage.clear_threshold_alerts()
-    await policies.USAGE_POLICIES.update(session, row, values)
+    await limit_policies.USAGE_POLICIES.update(session, row, values)
     if value_key is not None:
         await _record_reset(session, row, await usage.reset(value_key=value_key))
     return UpdatedPolicy(await find_condition_warnings(session, "usage-limits", {**row, **values}))
@@ -199,8 +199,8 @@ async def update_policy(session: TenantSession, row: Row, data: UpdateUsageLimit
 
 async def archive_policy(session: TenantSession, row: Row) -> None:
     """Archives a policy. It has no effect from then on, and can still be read."""
-    policies.reject_other_status(row)
-    await policies.USAGE_POLICIES.update(session, row, {"status": policies.ARCHIVED}, "delete")
+    limit_policies.reject_other_status(row)
+    await limit_policies.USAGE_POLICIES.update(session, row, {"status": limit_policies.ARCHIVED}, "delete")
 
 
 PLACED = {"context": Provide(workspace_request_context, sync_to_thread=False)}
@@ -221,7 +221,7 @@ async def get_policy(
 ) -> UsageLimitsPolicyDetail:
     """Returns a policy. An archived one is returned with `status=archived` only."""
     async with context.read_session(context.place) as session:
-        row = await policies.get_policy(session, policies.USAGE_POLICIES, key, status)
+        row = await limit_policies.get_policy(session, limit_policies.USAGE_POLICIES, key, status)
         usage = {"value_key_usage_map": await _open_period(session, row).read_map()} if include_usage else {}
         return row_to_struct(UsageLimitsPolicyDetail, row, **_shown_limit(row), **usage)
 
@@ -243,7 +243,7 @@ async def list_entities(
 ) -> ListResponse[UsageEntity]:
     """Lists the groups of requests that used the policy in the current period; the highest usage comes first."""
     async with context.read_session(context.place) as session:
-        row = await policies.USAGE_POLICIES.get(session, key)
+        row = await limit_policies.USAGE_POLICIES.get(session, key)
         return ListResponse(*await _open_period(session, row).list_entities(status, search, page_size, current_page))
 
 
@@ -257,7 +257,7 @@ async def list_entities(
 async def reset_entity(key: PolicyId, entity_id: EntityId, context: NamedDependency[RequestContext]) -> EmptyResponse:
     """Sets the usage of one group of requests in the current period to 0, and makes it active again."""
     async with context.write_session(context.place) as session:
-        row = await policies.get_policy(session, policies.USAGE_POLICIES, key)
+        row = await limit_policies.get_policy(session, limit_policies.USAGE_POLICIES, key)
         await session.check_precondition(usage_limits_policies, row)
         entity = await _open_period(session, row).reset(entity_id=entity_id)
         if entity is None:
@@ -306,8 +306,8 @@ def _limit_problems(limit: limits.UsageLimits, before: Mapping[str, Any]) -> lis
 
 
 def _key_rules() -> KeyRules:
-    other = (*policies.RATE_KEYS[len(policies.SHARED_KEYS) :], *policies.MCP_KEYS)
-    return KeyRules(policies.SHARED_KEYS, other, "rate limits policies")
+    other = (*limit_policies.RATE_KEYS[len(limit_policies.SHARED_KEYS) :], *limit_policies.MCP_KEYS)
+    return KeyRules(limit_policies.SHARED_KEYS, other, "rate limits policies")
 
 
 def _open_period(session: TenantSession, row: Row) -> LimitPeriod:
@@ -320,7 +320,7 @@ async def _record_reset(session: TenantSession, row: Row, entity: UsageEntity | 
         return
     fields = {"id": row["id"], "workspace_id": row["workspace_id"], "value_key": entity.value_key}
     before = {**fields, "current_usage": entity.current_usage, "usage_status": entity.status}
-    after = {**fields, "current_usage": 0, "usage_status": policies.ACTIVE}
+    after = {**fields, "current_usage": 0, "usage_status": limit_policies.ACTIVE}
     await session.record_change("policies.reset", before=before, after=after)
 
 
@@ -338,7 +338,7 @@ async def render_policies(_session: TenantSession, rows: list[Row]) -> list[Usag
     return [row_to_struct(UsageLimitsPolicy, row, **_shown_limit(row)) for row in rows]
 
 
-CRUD_ROUTES = CrudRoutes(policies.USAGE_POLICIES, "usage limits policy", TAGS, "usage limits policies")
+CRUD_ROUTES = CrudRoutes(limit_policies.USAGE_POLICIES, "usage limits policy", TAGS, "usage limits policies")
 routes = [
     CRUD_ROUTES.create_route(NewUsageLimitsPolicy, CreatedPolicy, create_policy),
     CRUD_ROUTES.list_route(UsageLimitsPolicy, render_policies, build_list_query),

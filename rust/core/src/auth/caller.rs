@@ -223,14 +223,14 @@ fn check_workspace(
     token_identity: Arc<TokenIdentity>,
     control: &ControlHeaders<'_>,
 ) -> Result<Arc<TokenIdentity>> {
-    let is_there = |name| {
+    let matches_workspace = |name| {
         token_identity
             .key
             .workspace
             .as_deref()
             .is_some_and(|workspace_id| snapshot.is_workspace_name(workspace_id, name))
     };
-    if control.workspace.is_none_or(is_there) {
+    if control.workspace.is_none_or(matches_workspace) {
         Ok(token_identity)
     } else {
         Err(Error::TokenForbidden { claim: "workspace" })

@@ -6,13 +6,13 @@ use crate::{config::Node, error::Problem, features::parameters::Parameters};
 /// Maximum number of parameters of all targets of a config together, including those that targets inherit.
 const MAX_EXPANDED_PARAMETERS: usize = 50_000;
 
-/// Maximum size of these parameters in bytes.
+/// Maximum size in bytes of the parameters of all targets of a config together.
 const MAX_EXPANDED_BYTES: usize = 16 * 1024 * 1024;
 
 /// Maximum number of secrets in the parameters of one target, including those that it inherits. Each response of the
 /// target is searched for them.
 const MAX_TARGET_SECRETS: usize = 128;
-/// Maximum size of these secrets in bytes.
+/// Maximum size in bytes of the secrets in the parameters of one target.
 const MAX_TARGET_SECRETS_BYTES: usize = 32 * 1024;
 
 /// Returns a problem if a target has too many secrets to mask.

@@ -512,12 +512,12 @@ mod tests {
     #[test]
     fn too_many_condition_parts_are_rejected_at_the_node_with_the_most() {
         let limits = TargetLimits { max_conditional: 2, ..TargetLimits::default() };
-        let asking = |values: usize| {
+        let conditional_node = |values: usize| {
             let query = json!({"params.m": {"$in": vec!["x"; values]}});
             json!({"name": "n", "provider": "a", "strategy": {"mode": "conditional", "default": "n",
                 "conditions": [{"query": query, "then": "n"}]}, "targets": [{"name": "n", "provider": "a"}]})
         };
-        let group = |count: usize| json!({"strategy": {"mode": "fallback"}, "targets": [asking(1), asking(count)]});
+        let group = |count: usize| json!({"strategy": {"mode": "fallback"}, "targets": [conditional_node(1), conditional_node(count)]});
         assert_eq!(parse(&group(27)).check_limits(limits), Ok(()));
         let refused = parse(&group(28)).check_limits(limits).unwrap_err();
         assert_eq!(refused[0].path, "$.targets[1].strategy.conditions");

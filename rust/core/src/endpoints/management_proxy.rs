@@ -281,7 +281,7 @@ fn collect_counters(state: &GatewayState) -> Bytes {
         read["redis_refused"] = figures.rejected_commands.get().into();
         read["redis_dropped"] = figures.dropped_commands.get().into();
         read["redis_lost"] = figures.lost_connections.get().into();
-        read["redis_heard"] = figures.received_messages.get().into();
+        read["redis_messages"] = figures.received_messages.get().into();
     }
     read.to_string().into()
 }

@@ -37,7 +37,7 @@ pub async fn fetch_model_list(
     let (mut pages, mut remaining): (Vec<Bytes>, _) = (Vec::new(), MAX_LIST_BYTES);
     let mut first: Option<Deadline> = None;
     loop {
-        let asking = send_to_target(
+        let request = send_to_target(
             state,
             client_request,
             target,
@@ -47,8 +47,8 @@ pub async fn fetch_model_list(
         );
         // All pages share the deadline of one response, because they are one response to the client.
         let (incoming, mut deadline) = match first {
-            Some(mut deadline) => (deadline.enforce(asking).await?.0, deadline),
-            None => asking.await?,
+            Some(mut deadline) => (deadline.enforce(request).await?.0, deadline),
+            None => request.await?,
         };
         if translation.is_passthrough()
             || incoming.head.status != 200

@@ -108,16 +108,16 @@ mod tests {
     #[test]
     fn configured_prefill_overrides_model_data() {
         let recovery = |prefill: bool| parse_recovery(&json!({"mode": "continue", "prefill": prefill})).unwrap();
-        let anew = Some("its model does not continue a partial response");
-        assert_eq!((recovery(true).prefill_refusal(anew), recovery(true).prefill_refusal(None)), (None, None));
+        let model_refusal = Some("its model does not continue a partial response");
+        assert_eq!((recovery(true).prefill_refusal(model_refusal), recovery(true).prefill_refusal(None)), (None, None));
         assert!(
-            [anew, None]
+            [model_refusal, None]
                 .iter()
                 .all(|known| recovery(false).prefill_refusal(*known).unwrap().starts_with("the config says"))
         );
         assert_eq!(
-            (Recovery::default().prefill_refusal(anew), Recovery::default().prefill_refusal(None)),
-            (anew, None)
+            (Recovery::default().prefill_refusal(model_refusal), Recovery::default().prefill_refusal(None)),
+            (model_refusal, None)
         );
     }
 

@@ -118,8 +118,8 @@ impl Backoff {
         });
         self.wait_count += 1;
         self.total_wait = self.total_wait.saturating_add(wait);
-        let is_asked_too_long = requested.is_some_and(|requested| requested >= MAX_TOTAL_WAIT);
-        (!is_asked_too_long && self.total_wait <= MAX_TOTAL_WAIT).then_some(wait)
+        let exceeds_total_wait = requested.is_some_and(|requested| requested >= MAX_TOTAL_WAIT);
+        (!exceeds_total_wait && self.total_wait <= MAX_TOTAL_WAIT).then_some(wait)
     }
 }
 

@@ -43,7 +43,7 @@ enum ResponseForm {
 }
 
 #[derive(Deserialize)]
-struct Plan {
+struct TrialPlan {
     form: ResponseForm,
     /// Id of the workspace whose models the checks use.
     workspace: String,
@@ -80,7 +80,7 @@ pub(super) async fn run_plan_of(state: &Arc<GatewayState>, mut response: ClientR
 
 async fn run_plan(state: &Arc<GatewayState>, name: &str) -> Result<Value> {
     let json = management_proxy::take_trial_plan(state, name).await?.ok_or(Error::ControlUnavailable)?;
-    let plan: Plan = serde_json::from_slice(&json).map_err(|_| Error::ControlUnavailable)?;
+    let plan: TrialPlan = serde_json::from_slice(&json).map_err(|_| Error::ControlUnavailable)?;
     let _permit = PLANS.try_acquire_many(Some(&plan.workspace), 1).ok_or(Error::Overloaded)?;
     let mut trials = Vec::with_capacity(plan.subjects.len());
     for subject in &plan.subjects {

@@ -40,7 +40,7 @@ use crate::{
 const MAX_RECORDED_BYTES: usize = 16 * 1024;
 /// Maximum number of variables of a larger request that are recorded by name.
 const MAX_RECORDED_NAMES: usize = 100;
-/// Maximum length of such a name.
+/// Maximum length of a variable's name in a record.
 const MAX_RECORDED_NAME_BYTES: usize = 100;
 /// Permits to render prompts on blocking threads: 2 at the same time, of which one workspace can have 1.
 static RENDERINGS: LazyLock<FairPermits> = LazyLock::new(|| FairPermits::new(2, 1));

@@ -16,10 +16,10 @@ const MAX_PATTERN_BYTES: usize = 4096;
 const MAX_COMPILED_BYTES: usize = 256 * 1024;
 /// Maximum number of steps back in one match of a pattern with look-around or back references.
 const MAX_BACKTRACKS: usize = 50_000;
-/// Maximum bytes of a text for such a pattern. Even without a step back, its work may grow with the square of the text,
-/// as with `(?=(a+))\1+b`.
+/// Maximum bytes of a text for a pattern with look-around or back references. Its work may grow with the square of the
+/// text even without a step back, as with `(?=(a+))\1+b`.
 const MAX_BACKTRACKING_TEXT_BYTES: usize = 16 * 1024;
-/// Maximum time of a search for all matches of such a pattern.
+/// Maximum time of a search for all matches of a pattern with look-around or back references.
 const MAX_SEARCH_TIME: Duration = Duration::from_secs(1);
 /// Characters that JavaScript's dot does not match.
 const LINE_ENDS: &str = r"\n\r\u{2028}\u{2029}";

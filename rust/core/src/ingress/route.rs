@@ -283,8 +283,8 @@ impl<'r> Route<'r> {
             ..PathOptions::default()
         };
         let route = Self { path_params: stated, ..Self::from_path(method, models.strip_prefix("/publishers/google")?) };
-        let is_talk = route.operation.api_format() == Some(ApiFormat::Gemini) && !route.operation.is_embedding();
-        (is_place && is_talk).then_some(route)
+        let is_chat = route.operation.api_format() == Some(ApiFormat::Gemini) && !route.operation.is_embedding();
+        (is_place && is_chat).then_some(route)
     }
 
     /// Parses paths of Amazon's SDKs, which have no version.
@@ -324,8 +324,8 @@ impl<'r> Route<'r> {
 
 /// Returns true for paths of Anthropic's Vertex AI SDK, which sends the API version in the body.
 pub fn is_vertex_claude_path(path: &str) -> bool {
-    let is_asked = || path.ends_with(":rawPredict") || path.ends_with(STREAM_RAW_PREDICT);
-    is_asked() && path.contains("/publishers/anthropic/")
+    let is_raw_predict = || path.ends_with(":rawPredict") || path.ends_with(STREAM_RAW_PREDICT);
+    is_raw_predict() && path.contains("/publishers/anthropic/")
 }
 
 /// Strips a prefix that ends at a segment boundary. `None` if nothing follows it.

@@ -329,9 +329,9 @@ mod tests {
             r#"{{"variabels": {{}}, "variables": [], "hyperparameters": {{"model": 1}}, "promptID": 1, "model": "",
                 "stop": {nested}}}"#
         );
-        let found = PromptRequest::parse(body.as_bytes()).unwrap_err().to_string();
+        let message = PromptRequest::parse(body.as_bytes()).unwrap_err().to_string();
         assert_eq!(
-            found,
+            message,
             "invalid body of a prompt request: $.variabels is not known; did you mean `variables`?; also $.variables \
              must be an object with a value for each variable; also $.promptID must be the id or slug of a prompt; also \
              $.stop nests deeper than 100 levels of objects and lists; also $.hyperparameters.model must be a string \

@@ -50,7 +50,7 @@ async fn find_backing_model(state: &GatewayState, target: &Target<'_>, lookup: &
     let workspace = caller.key.map(|key| (key.id.clone(), key.workspace.clone()));
     let cache_key = ((provider.slug(), base.origin.clone(), lookup.path.clone()), (credential_options, workspace));
     let cache_key = (cache_key, credential.as_deref().map(ToOwned::to_owned), *authorization);
-    let asking = state.credential_cache.get_or_fetch(cache_key, || async {
+    let lookup_future = state.credential_cache.get_or_fetch(cache_key, || async {
         let fetching =
             tokio::time::timeout(LOOKUP_TIMEOUT.min(target.timeout), fetch_backing_model(state, target, lookup));
         Ok(match fetching.await {
@@ -58,7 +58,7 @@ async fn find_backing_model(state: &GatewayState, target: &Target<'_>, lookup: &
             _ => (IssuedCredential::ModelName(String::new()), RETRY_INTERVAL),
         })
     });
-    match &*asking.await.ok()? {
+    match &*lookup_future.await.ok()? {
         IssuedCredential::ModelName(name) if !name.is_empty() => Some(name.clone()),
         _ => None,
     }

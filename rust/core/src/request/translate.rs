@@ -70,7 +70,7 @@ pub async fn translate_request(
             query,
             options,
             effective_model: effective_model.as_deref(),
-            signatures: signatures.as_ref(),
+            tool_call_signatures: signatures.as_ref(),
         };
         let input = TranslationInput {
             operation,

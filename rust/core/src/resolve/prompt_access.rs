@@ -22,7 +22,7 @@ impl<'c> TargetResolver<'c> {
 
     /// Returns the provider of a shared prompt, which its request may use although it belongs to another workspace.
     /// `None` if `slug` or `model` is not that of the prompt. Then a config refers to the caller's own workspace.
-    pub(super) fn lent_provider(&self, slug: &str, model: Option<&str>) -> Result<Option<NamedProvider<'c>>> {
+    pub(super) fn find_shared_provider(&self, slug: &str, model: Option<&str>) -> Result<Option<NamedProvider<'c>>> {
         let Some(shared) = self.shared_provider().filter(|shared| *shared.slug == *slug) else { return Ok(None) };
         if shared.model.as_deref() != model {
             return Ok(None);
@@ -33,22 +33,28 @@ impl<'c> TargetResolver<'c> {
     /// Returns the provider that the header of a request names. For a prompt without a model, it may be the provider of
     /// the prompt.
     pub(super) fn find_requested_provider(&self, name: &str) -> Result<NamedProvider<'c>> {
-        let lent = name.strip_prefix('@').map(|slug| self.lent_provider(slug, None)).transpose()?.flatten();
-        lent.map_or_else(|| self.find_provider(name), Ok)
+        let provider = name.strip_prefix('@').map(|slug| self.find_shared_provider(slug, None)).transpose()?.flatten();
+        provider.map_or_else(|| self.find_provider(name), Ok)
     }
 
     /// Returns the prompt if this request uses the provider of another workspace through that prompt; `None` otherwise.
     ///
     /// # Errors
     /// If the request has another model than the prompt.
-    pub(crate) fn find_lender(&self, saved: Option<&SavedProvider>, model: &str) -> Result<Option<&'c PromptIdentity>> {
+    pub(crate) fn find_sharing_prompt(
+        &self,
+        saved: Option<&SavedProvider>,
+        model: &str,
+    ) -> Result<Option<&'c PromptIdentity>> {
         let (Some(prompt), Some(shared), Some(saved)) =
             (self.client_request.head.prompt.as_deref(), self.shared_provider(), saved)
         else {
             return Ok(None);
         };
-        let lent = self.snapshot.find_provider(Some(&shared.workspace), &shared.slug);
-        if !lent.is_some_and(|lent| std::ptr::eq(lent, saved)) || self.caller.workspace() == Some(&*shared.workspace) {
+        let provider = self.snapshot.find_provider(Some(&shared.workspace), &shared.slug);
+        if !provider.is_some_and(|provider| std::ptr::eq(provider, saved))
+            || self.caller.workspace() == Some(&*shared.workspace)
+        {
             return Ok(None);
         }
         match &shared.model {

@@ -49,12 +49,12 @@ impl<'c> TargetResolver<'c> {
         // Stored header fields alone also fix the address, but any credential may go with them.
         let keeps_fields = saved.is_some_and(SavedProvider::has_header_fields);
         let stored = (keeps_fields && !has_own).then(|| options.clone());
-        let say = |options: &mut Options| {
+        let add_node_options = |options: &mut Options| {
             node.deployments.add_options(provider, model, options);
             node.options.copy_accepted(provider.row().options, options);
         };
         if !has_own {
-            say(&mut options);
+            add_node_options(&mut options);
         }
         let in_config =
             plan.config_slug.is_some() && (node.api_key.is_some() || !has_own && has_credential(provider, &options));
@@ -87,7 +87,7 @@ impl<'c> TargetResolver<'c> {
         };
         let grant = self.resolve_grant(provider, &options, is_bound)?;
         if has_own {
-            say(&mut options);
+            add_node_options(&mut options);
         }
         if is_host_fixed && is_from_client {
             self.apply_header_options(provider, &mut options);

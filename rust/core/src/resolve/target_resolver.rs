@@ -143,9 +143,9 @@ impl<'c> TargetResolver<'c> {
         let TargetAddress { base, options, grant, is_credential_stored: is_bound } =
             self.resolve_address(plan, node, &named_provider, model_override.unwrap_or(model), is_from_client)?;
         let NamedProvider { provider, saved, .. } = named_provider;
-        let lending_prompt = self.find_lender(saved, model)?;
+        let sharing_prompt = self.find_sharing_prompt(saved, model)?;
         let features = &node.features;
-        if let Some(prompt) = lending_prompt {
+        if let Some(prompt) = sharing_prompt {
             reject_changes_by_config(prompt, &features.parameters)?;
         }
         let default_timeout = Duration::from_millis(self.settings.request_timeout_ms);
@@ -182,7 +182,7 @@ impl<'c> TargetResolver<'c> {
             is_strict: strict,
             is_passthrough: passthrough,
             saved_provider: saved,
-            lender_workspace: lending_prompt.and_then(|_| self.shared_provider()).map(|shared| &*shared.workspace),
+            lender_workspace: sharing_prompt.and_then(|_| self.shared_provider()).map(|shared| &*shared.workspace),
             credential_origin: if is_bound { CredentialOrigin::Stored } else { CredentialOrigin::Request },
             grant: grant.map(Box::new),
             header_fields: Vec::new(),
@@ -240,8 +240,8 @@ impl<'c> TargetResolver<'c> {
                 Ok((named_provider, is_slug.then_some(rest)))
             }
             (Some(named_provider), None) => Ok((named_provider, None)),
-            (None, Some((slug, rest))) => match self.lent_provider(slug, Some(model))? {
-                Some(lent) => Ok((lent, Some(rest))),
+            (None, Some((slug, rest))) => match self.find_shared_provider(slug, Some(model))? {
+                Some(shared) => Ok((shared, Some(rest))),
                 None => Ok((self.find_saved_provider(slug)?, Some(rest))),
             },
             (None, None) if node.passthrough => Err(Error::ProviderUnresolved),

@@ -119,11 +119,11 @@ impl RouteExecutor<'_> {
     fn cache_key_headers(&self, target: &Target<'_>) -> Vec<u8> {
         // A passthrough request may use `accept` to ask for an image, or for JSON that contains one.
         let is_passed_on = self.client_request.route.operation == Operation::Proxy;
-        let tells = |name: &[u8]| match name {
+        let affects_response = |name: &[u8]| match name {
             b"accept" | b"accept-language" => is_passed_on || target.forward_headers.contains(name),
             name => target.forward_headers.contains(name) && !is_ignored_header(name),
         };
-        let relevant = self.client_request.head.headers.iter().filter(|(name, _)| tells(name));
+        let relevant = self.client_request.head.headers.iter().filter(|(name, _)| affects_response(name));
         relevant.flat_map(|(name, value)| [name, b": ", value, b"\n"].concat()).collect()
     }
 }

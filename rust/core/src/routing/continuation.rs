@@ -259,9 +259,9 @@ fn find_node_and_fallbacks<'w>(
     if *node.path == *path {
         return Some(node);
     }
-    let is_on_way =
+    let contains_path =
         |target: &Node| path.strip_prefix(&*target.path).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
-    let index = node.targets.iter().position(is_on_way)?;
+    let index = node.targets.iter().position(contains_path)?;
     let node_and_fallbacks = find_node_and_fallbacks(executor, &node.targets[index], path, after)?;
     if matches!(node.strategy, Strategy::Fallback(_)) {
         for later in &node.targets[index + 1..] {

@@ -76,12 +76,11 @@ pub(crate) async fn explain_routing(
     let request: ExplainRequest<'_> =
         serde_json::from_slice(&bytes).map_err(|error| invalid_request("$", &error.to_string()))?;
     let head = build_head(resolver.client_request.head, &request)?;
-    let asks_for_socket = head.headers.get_str("upgrade").is_some_and(|kind| kind.eq_ignore_ascii_case("websocket"));
-    let route =
-        if asks_for_socket { Route::parse_websocket(&head.path) } else { Route::parse(&head.method, &head.path) };
+    let is_websocket = head.headers.get_str("upgrade").is_some_and(|kind| kind.eq_ignore_ascii_case("websocket"));
+    let route = if is_websocket { Route::parse_websocket(&head.path) } else { Route::parse(&head.method, &head.path) };
     let route =
         route.ok_or_else(|| invalid_request("$.path", "must be a path below `/v1` that is routed to a provider"))?;
-    let route = if asks_for_socket { route } else { route.for_client(&head.headers) };
+    let route = if is_websocket { route } else { route.for_client(&head.headers) };
     let control = ControlHeaders::parse(&head.headers, &state.settings.header_aliases);
     let client_request = ClientRequest::new(route, &head, control);
     let resolver = TargetResolver { client_request: &client_request, ..*resolver };
@@ -93,7 +92,7 @@ pub(crate) async fn explain_routing(
     log.metadata.validate()?;
     let body = request.body.map_or_else(Bytes::new, |body| bytes.slice_ref(body.get().as_bytes()));
     let is_json = !body.is_empty();
-    let is_socket = asks_for_socket || route.operation == Operation::Realtime;
+    let is_socket = is_websocket || route.operation == Operation::Realtime;
     let body = if is_socket {
         // A WebSocket names its model in the query string, before its first message.
         (log.model, log.is_streaming) = (realtime::model_from_query(&head.query), true);

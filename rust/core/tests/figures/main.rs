@@ -15,7 +15,7 @@ use std::{
 
 use harness::{
     TestGateway,
-    ill::{FailingProvider, median, send_at_rate},
+    failing_provider::{FailingProvider, median, send_at_rate},
     mock_target,
     redis_server::{
         DelayingRelay, MAX_REDIS_WAIT, RedisServer, is_redis_available, send_cacheable_requests, start_node,
@@ -27,8 +27,8 @@ use serde_json::json;
 
 #[tokio::test]
 async fn circuit_breaker_opens_within_one_second_and_recovers_within_five() {
-    let ill = FailingProvider::start().await;
-    let gateway = TestGateway::for_url(&ill.server.url());
+    let failing_provider = FailingProvider::start().await;
+    let gateway = TestGateway::for_url(&failing_provider.server.url());
     let mut config = json!({
         "strategy": {"mode": "fallback", "cb_config": {"failure_threshold": 4, "cooldown_interval": 30_000}},
         "targets": [mock_target("ill"), mock_target("well")],
@@ -40,16 +40,16 @@ async fn circuit_breaker_opens_within_one_second_and_recovers_within_five() {
     let began = Instant::now();
     let responses = send_at_rate(&gateway, &config, 300, 600).await;
     assert!(responses.iter().all(|(_, _, response)| response.status == 200));
-    let last = ill.request_times().into_iter().max().unwrap();
+    let last = failing_provider.request_times().into_iter().max().unwrap();
     assert!(last - began < Duration::from_secs(1), "{:?}", last - began);
     let open = responses.iter().filter(|(at, ..)| *at > last);
     let took = median(open.map(|(_, took, _)| *took).collect());
     let usually = median(usual.iter().map(|(_, took, _)| *took).collect());
     assert!(took < usually + Duration::from_millis(5), "{took:?}, without {usually:?}");
     // The failures stop and the cooldown passes.
-    ill.is_failing.store(false, Ordering::Relaxed);
+    failing_provider.is_failing.store(false, Ordering::Relaxed);
     gateway.state.shared.clock.advance(Duration::from_secs(30));
-    let (ended, before) = (Instant::now(), ill.request_times().len());
+    let (ended, before) = (Instant::now(), failing_provider.request_times().len());
     let responses = send_at_rate(&gateway, &config, 300, 300).await;
     let back = responses
         .iter()
@@ -57,7 +57,7 @@ async fn circuit_breaker_opens_within_one_second_and_recovers_within_five() {
         .map(|(at, ..)| *at)
         .min();
     assert!(back.unwrap() - ended < Duration::from_secs(5));
-    assert!(ill.request_times().len() - before > 250);
+    assert!(failing_provider.request_times().len() - before > 250);
 }
 
 #[tokio::test]

@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use crate::harness::{
-    CHAT_PATH, TestGateway, TestRequest, chat_body, chat_request, get_request, scripted::accepts_connection_within,
+    CHAT_PATH, TestGateway, TestRequest, chat_body, chat_request, get_request,
+    scripted_server::accepts_connection_within,
 };
 use penstock_mock::Server;
 use serde_json::json;

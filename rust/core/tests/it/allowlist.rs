@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::harness::{
     TestGateway, TestRequest, TestResponse,
-    scripted::{ScriptedServer, json_response},
+    scripted_server::{ScriptedServer, json_response},
     wait_until,
 };
 use penstock_mock::Server;
@@ -236,7 +236,7 @@ async fn start_provider_with_file(status: &'static str, lines: String) -> (Scrip
     let provider = ScriptedServer::start(move |mut io, _| {
         let (shared, lines) = (Arc::clone(&shared), lines.clone());
         async move {
-            while let Some(request) = crate::harness::scripted::read_request(&mut io).await {
+            while let Some(request) = crate::harness::scripted_server::read_request(&mut io).await {
                 let request = String::from_utf8(request).unwrap();
                 let response = if request.starts_with("GET ") {
                     json_response(status, "", &lines)

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::harness::{
     TestGateway, TestRequest, get_request, pick_fields,
-    scripted::{ScriptedServer, json_response, read_request},
+    scripted_server::{ScriptedServer, json_response, read_request},
     sha256_hex, with_timeout,
 };
 use penstock_mock::Server;
@@ -27,11 +27,11 @@ async fn returns_batch_output_as_lines() {
 
 #[tokio::test]
 async fn reports_missing_output_and_forwards_provider_errors() {
-    let (tell, mut response) = mpsc::unbounded_channel();
+    let (sender, mut response) = mpsc::unbounded_channel();
     let provider = ScriptedServer::start(move |mut io, number| {
-        let tell = tell.clone();
+        let sender = sender.clone();
         async move {
-            tell.send(read_request(&mut io).await.unwrap()).unwrap();
+            sender.send(read_request(&mut io).await.unwrap()).unwrap();
             let (status, body) = match number {
                 0 => ("200 OK", r#"{"id":"b","status":"in_progress","output_file_id":null}"#),
                 1 => ("404 Not Found", r#"{"error":{"message":"no such batch"}}"#),

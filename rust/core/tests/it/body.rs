@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::harness::{
     CHAT_PATH, MESSAGES_PATH, TestGateway, TestRequest, chat_body, get_request, pick_fields, post_request,
-    scripted::{ScriptedServer, json_response, read_request, read_request_head},
+    scripted_server::{ScriptedServer, json_response, read_request, read_request_head},
     sha256_hex, wait_until, with_timeout,
 };
 use bytes::Bytes;
@@ -64,11 +64,11 @@ async fn streams_upload_with_its_length_or_chunked() {
 
 #[tokio::test]
 async fn forwards_upload_before_it_is_complete() {
-    let (tell, mut response) = mpsc::unbounded_channel();
+    let (sender, mut response) = mpsc::unbounded_channel();
     let provider = ScriptedServer::start(move |mut io, _| {
-        let tell = tell.clone();
+        let sender = sender.clone();
         async move {
-            tell.send(read_request_head(&mut io).await.unwrap()).unwrap();
+            sender.send(read_request_head(&mut io).await.unwrap()).unwrap();
             let rest = read_request(&mut &b"POST / HTTP/1.1\r\ncontent-length: 0\r\n\r\n"[..]).await;
             assert!(rest.is_some());
             io.write_all(&json_response("200 OK", "", "{}")).await.unwrap();

@@ -1,10 +1,10 @@
 //! Response cache. A cached response is returned only to the callers for whom it was stored.
 
 use crate::harness::{
-    CHAT_PATH, MESSAGES_PATH, TestGateway, TestRequest, chat_body, chat_body_with_usage, into_stream, pick_fields,
-    played::GoldenProvider,
-    post_with_config, read_stream, routing_headers,
-    scripted::{CHAT_EVENTS, ScriptedServer, sse_response},
+    CHAT_PATH, MESSAGES_PATH, TestGateway, TestRequest, chat_body, chat_body_with_usage,
+    golden_provider::GoldenProvider,
+    into_stream, pick_fields, post_with_config, read_stream, routing_headers,
+    scripted_server::{CHAT_EVENTS, ScriptedServer, sse_response},
     sha256_hex, wait_for_ledger_entries,
 };
 use penstock_mock::Server;
@@ -233,10 +233,10 @@ async fn does_not_cache_without_a_config() {
 #[tokio::test]
 async fn deployment_and_strict_compliance_change_the_cache_key() {
     let response = br#"{"choices":[]}"#.to_vec();
-    let played = GoldenProvider::start(200, "application/json", response, 99).await;
+    let golden_provider = GoldenProvider::start(200, "application/json", response, 99).await;
     let gateway = GoldenProvider::gateway_trusting_loopback();
     let build_request = |deployment: &str, strict: bool| {
-        let config = json!({"provider": "azure-openai", "custom_host": played.server.url(), "api_key": "k",
+        let config = json!({"provider": "azure-openai", "custom_host": golden_provider.server.url(), "api_key": "k",
             "cache": "simple", "api_version": "2025-01-01", "strict_open_ai_compliance": strict});
         post_with_config(&config, CHAT_PATH, chat_body("m", false))
             .header("x-gateway-cache-namespace", "n")
@@ -251,7 +251,7 @@ async fn deployment_and_strict_compliance_change_the_cache_key() {
             "{deployment} {strict}"
         );
     }
-    let requests: Vec<_> = played.request_lines.lock().unwrap().clone();
+    let requests: Vec<_> = golden_provider.request_lines.lock().unwrap().clone();
     assert!(requests[0].contains("/deployments/one/") && requests[1].contains("/deployments/two/"), "{requests:?}");
 }
 

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::{
-    harness::{TestRequest, TestResponse, played::GoldenProvider, sha256_hex},
+    harness::{TestRequest, TestResponse, golden_provider::GoldenProvider, sha256_hex},
     prompts::{CHAT_RESPONSE, greeting},
 };
 

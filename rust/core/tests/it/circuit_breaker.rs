@@ -5,7 +5,7 @@ use std::{sync::atomic::Ordering, time::Duration};
 
 use crate::harness::{
     CHAT_PATH, TestGateway, chat_body, chat_with_config,
-    ill::{FailingProvider, send_at_rate},
+    failing_provider::{FailingProvider, send_at_rate},
     mock_target, post_with_config, routing_headers, sensitive_breaker_config, wait_for_ledger_entries,
 };
 use penstock_mock::Server;
@@ -292,15 +292,15 @@ async fn stops_retrying_when_breaker_opens() {
 /// The times of both changes are measured in `tests/figures`.
 #[tokio::test]
 async fn opens_under_load_and_recovers_after_the_cooldown() {
-    let ill = FailingProvider::start().await;
-    let gateway = TestGateway::for_url(&ill.server.url());
+    let failing_provider = FailingProvider::start().await;
+    let gateway = TestGateway::for_url(&failing_provider.server.url());
     let mut config = config_with_breaker(&[mock_target("ill"), mock_target("well")], &json!({"failure_threshold": 4}));
     config["retry"] = json!({"attempts": 3, "on_status_codes": [503]});
     let responses = send_at_rate(&gateway, &config, 300, 600).await;
     assert!(responses.iter().all(|(_, _, response)| response.status == 200));
     assert_eq!(gateway.state.shared.breakers.open_count(), 1);
     // The failures stop and the cooldown passes.
-    ill.is_failing.store(false, Ordering::Relaxed);
+    failing_provider.is_failing.store(false, Ordering::Relaxed);
     gateway.state.shared.clock.advance(Duration::from_secs(30));
     let responses = send_at_rate(&gateway, &config, 300, 300).await;
     assert!(responses.iter().any(|(_, _, response)| routing_headers(response)[0] == "config.targets[0]"));

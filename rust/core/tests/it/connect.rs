@@ -3,9 +3,11 @@
 
 use crate::harness::{
     TestGateway, TestRequest, pick_fields,
-    scripted::{ScriptedServer, encode_chunks, json_response, read_request},
+    realtime_client::{
+        REALTIME_PATH, connect_realtime, expect_rejection, open_realtime, realtime_request, response_status,
+    },
+    scripted_server::{ScriptedServer, encode_chunks, json_response, read_request},
     sha256_hex,
-    talk::{REALTIME_PATH, connect_realtime, expect_rejection, open_realtime, realtime_request, response_status},
     tls::{tls_acceptor, tls_file},
     wait_for_ledger_entries,
 };
@@ -63,10 +65,10 @@ async fn subprotocol_key_authenticates_and_is_not_forwarded() {
     };
     let (status, _) = expect_rejection(&gateway, build_request("/v1/realtime?model=@mine/m", "pk-2")).await;
     assert_eq!((status, gateway.single_record()["error"].as_str()), (401, Some("03")));
-    let mut talk = open_realtime(&gateway, build_request("/v1/realtime?model=%40mine%2Fgpt-realtime", "pk-1")).await;
-    assert_eq!(talk.protocol.as_deref(), Some("realtime"));
-    assert_eq!(talk.receive_event().await["session"]["model"], "gpt-realtime");
-    talk.close(1000, "").await;
+    let mut client = open_realtime(&gateway, build_request("/v1/realtime?model=%40mine%2Fgpt-realtime", "pk-1")).await;
+    assert_eq!(client.protocol.as_deref(), Some("realtime"));
+    assert_eq!(client.receive_event().await["session"]["model"], "gpt-realtime");
+    client.close(1000, "").await;
     let record = gateway.single_record();
     assert_eq!(pick_fields(&record, ["api_key_id", "ai_model"]), json!(["k", "gpt-realtime"]));
     assert!(!record.to_string().contains("pk-1"), "{record}");
@@ -85,8 +87,8 @@ async fn open_gateway_sends_the_subprotocol_key_to_the_provider() {
     let gateway = TestGateway::for_provider(&provider);
     let offered =
         realtime_request(REALTIME_PATH).header("sec-websocket-protocol", "realtime, openai-insecure-api-key.sk-own");
-    let talk = open_realtime(&gateway, offered).await;
-    talk.close(1000, "").await;
+    let client = open_realtime(&gateway, offered).await;
+    client.close(1000, "").await;
     let sent = &wait_for_ledger_entries(&provider, 1).await[0];
     assert!(sent.headers.iter().any(|(name, value)| name == "authorization" && value == "Bearer sk-own"));
 }
@@ -99,8 +101,8 @@ async fn refused_session_falls_back_to_the_next_target() {
         {"provider": "openai", "api_key": "sk", "custom_host": "http://127.0.0.1:4009/v1"},
         {"provider": "mock", "override_params": {"model": "another one"}}]});
     let request = TestRequest::new("GET", REALTIME_PATH).header("x-gateway-config", &config.to_string());
-    let talk = open_realtime(&gateway, request).await;
-    talk.close(1000, "").await;
+    let client = open_realtime(&gateway, request).await;
+    client.close(1000, "").await;
     let response = pick_fields(&gateway.single_record(), ["ai_org", "last_used_option_index", "outcome", "ai_model"]);
     assert_eq!(response, json!(["mock", "config.targets[1]", "complete", "another one"]));
     let sent = &wait_for_ledger_entries(&provider, 1).await[0];
@@ -246,12 +248,12 @@ async fn session_over_tls_requires_a_trusted_authority() {
     let build_request =
         || realtime_request(REALTIME_PATH).header("x-gateway-custom-host", &format!("https://localhost:{port}/v1"));
     let trusting = gateway(true);
-    let mut talk = open_realtime(&trusting, build_request()).await;
-    assert_eq!(talk.receive_event().await["session"]["model"], "gpt-realtime");
-    talk.send_event(json!({"type": "response.create"})).await;
-    assert_eq!(talk.receive_until("response.output_text.delta").await["delta"], "Hello");
-    talk.receive_until("response.done").await;
-    talk.close(1000, "done").await;
+    let mut client = open_realtime(&trusting, build_request()).await;
+    assert_eq!(client.receive_event().await["session"]["model"], "gpt-realtime");
+    client.send_event(json!({"type": "response.create"})).await;
+    assert_eq!(client.receive_until("response.output_text.delta").await["delta"], "Hello");
+    client.receive_until("response.done").await;
+    client.close(1000, "done").await;
     assert_eq!(pick_fields(&trusting.single_record(), ["outcome", "total_units"]), json!(["complete", 20]));
     let (status, reply) = expect_rejection(&gateway(false), build_request()).await;
     assert_eq!((status, &reply["error"]["code"]), (502, &json!("upstream_connect_failed")), "{reply}");

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use crate::harness::{
-    TestRequest, pick_fields,
-    played::GoldenProvider,
-    scripted::{ScriptedServer, json_response},
+    TestRequest,
+    golden_provider::GoldenProvider,
+    pick_fields,
+    scripted_server::{ScriptedServer, json_response},
 };
 use serde_json::{Value, json};
 
@@ -20,22 +21,23 @@ fn converse_count_body() -> Value {
 
 #[tokio::test]
 async fn translates_converse_counts_except_for_bedrock() {
-    let played = GoldenProvider::start(200, "application/json", b"{\"input_tokens\":42}".to_vec(), 50).await;
+    let golden_provider = GoldenProvider::start(200, "application/json", b"{\"input_tokens\":42}".to_vec(), 50).await;
     let response = GoldenProvider::gateway_trusting_loopback()
-        .send(played.build_request("anthropic", CONVERSE_COUNT_PATH, converse_count_body().to_string().into()))
+        .send(golden_provider.build_request("anthropic", CONVERSE_COUNT_PATH, converse_count_body().to_string().into()))
         .await;
     assert_eq!(response.json(), json!({"inputTokens": 42}), "{}", response.text());
-    let (head, body) = played.parse_last_request();
+    let (head, body) = golden_provider.parse_last_request();
     assert!(head.starts_with("POST /messages/count_tokens HTTP/1.1"), "{head}");
     assert_eq!(
         (&body["model"], &body["messages"][0]["content"][0]["text"]),
         (&json!("gpt-4o"), &json!("What is the answer?"))
     );
-    let played = GoldenProvider::start(200, "application/json", b"{\"inputTokens\":7}".to_vec(), 50).await;
-    let request = played.build_request("bedrock", CONVERSE_COUNT_PATH, converse_count_body().to_string().into());
+    let golden_provider = GoldenProvider::start(200, "application/json", b"{\"inputTokens\":7}".to_vec(), 50).await;
+    let request =
+        golden_provider.build_request("bedrock", CONVERSE_COUNT_PATH, converse_count_body().to_string().into());
     let response = GoldenProvider::gateway_trusting_loopback().send(request).await;
     assert_eq!(response.json(), json!({"inputTokens": 7}), "{}", response.text());
-    let (head, body) = played.parse_last_request();
+    let (head, body) = golden_provider.parse_last_request();
     assert!(
         head.starts_with("POST /model/gpt-4o/count-tokens HTTP/1.1") && body == converse_count_body(),
         "{head} {body}"
@@ -44,20 +46,25 @@ async fn translates_converse_counts_except_for_bedrock() {
 
 #[tokio::test]
 async fn counts_tokens_locally_if_the_provider_cannot() {
-    let played = GoldenProvider::start(200, "application/json", b"{}".to_vec(), 50).await;
+    let golden_provider = GoldenProvider::start(200, "application/json", b"{}".to_vec(), 50).await;
     let gateway = GoldenProvider::gateway_trusting_loopback();
     let contents = json!({"contents": [{"role": "user", "parts": [{"text": "What is the answer?"},
         {"inlineData": {"mimeType": "image/png", "data": "AAAA"}}]}]});
     let messages = json!({"model": "gpt-4o", "messages": [{"role": "user", "content": "What is the answer?"}]});
     for provider in ["openai", "groq", "cohere"] {
         let response =
-            gateway.send(played.build_request(provider, GEMINI_COUNT_PATH, contents.to_string().into())).await;
+            gateway.send(golden_provider.build_request(provider, GEMINI_COUNT_PATH, contents.to_string().into())).await;
         assert_eq!((response.status, response.json()), (200, json!({"totalTokens": 5})), "{provider}");
-        let response =
-            gateway.send(played.build_request(provider, MESSAGES_COUNT_PATH, messages.to_string().into())).await;
+        let response = gateway
+            .send(golden_provider.build_request(provider, MESSAGES_COUNT_PATH, messages.to_string().into()))
+            .await;
         assert_eq!((response.status, response.json()), (200, json!({"input_tokens": 12})), "{provider}");
         let response = gateway
-            .send(played.build_request(provider, CONVERSE_COUNT_PATH, converse_count_body().to_string().into()))
+            .send(golden_provider.build_request(
+                provider,
+                CONVERSE_COUNT_PATH,
+                converse_count_body().to_string().into(),
+            ))
             .await;
         assert_eq!((response.status, response.json()), (200, json!({"inputTokens": 12})), "{provider}");
         let records = gateway.drain_records();
@@ -65,13 +72,13 @@ async fn counts_tokens_locally_if_the_provider_cannot() {
             records.iter().map(|record| pick_fields(record, ["ai_org", "outcome", "req_units"])).collect();
         assert_eq!(fields, vec![json!([provider, "complete", null]); 3]);
     }
-    assert_eq!(played.server.connection_count(), 0);
+    assert_eq!(golden_provider.server.connection_count(), 0);
     // Pass-through requests are not counted locally.
-    let response = played
+    let response = golden_provider
         .gateway_with_saved_provider("groq")
         .send(GoldenProvider::passthrough_request(MESSAGES_COUNT_PATH, messages))
         .await;
-    assert_eq!((response.status, response.text().as_str(), played.server.connection_count()), (200, "{}", 1));
+    assert_eq!((response.status, response.text().as_str(), golden_provider.server.connection_count()), (200, "{}", 1));
 }
 
 #[tokio::test]
@@ -86,9 +93,9 @@ async fn counts_locally_if_a_bedrock_model_cannot_and_reports_it() {
         (GEMINI_COUNT_PATH, contents, "countTokens", "totalTokens"),
     ];
     for (path, body, operation, key) in counts {
-        let played = GoldenProvider::start(400, "application/json", refusal.to_vec(), 50).await;
+        let golden_provider = GoldenProvider::start(400, "application/json", refusal.to_vec(), 50).await;
         let gateway = GoldenProvider::gateway_trusting_loopback();
-        let response = gateway.send(played.build_request("bedrock", path, body.to_string().into())).await;
+        let response = gateway.send(golden_provider.build_request("bedrock", path, body.to_string().into())).await;
         let count = response.json()[key].as_u64();
         assert!(
             response.status == 200 && count.is_some_and(|count| (5..20).contains(&count)),
@@ -99,13 +106,13 @@ async fn counts_locally_if_a_bedrock_model_cannot_and_reports_it() {
         assert!(dropped_names.split(", ").any(|name| name == operation), "{path}: {dropped_names}");
         assert_eq!(pick_fields(&gateway.single_record(), ["ai_org", "outcome"]), json!(["bedrock", "complete"]));
         // Other errors pass unchanged: a 403 is not about what the model supports.
-        let played = GoldenProvider::start(403, "application/json", refusal.to_vec(), 50).await;
-        let response = gateway.send(played.build_request("bedrock", path, body.to_string().into())).await;
+        let golden_provider = GoldenProvider::start(403, "application/json", refusal.to_vec(), 50).await;
+        let response = gateway.send(golden_provider.build_request("bedrock", path, body.to_string().into())).await;
         assert_eq!(response.status, 403, "{path}: {}", response.text());
     }
-    let played = GoldenProvider::start(400, "application/json", refusal.to_vec(), 50).await;
+    let golden_provider = GoldenProvider::start(400, "application/json", refusal.to_vec(), 50).await;
     let response = GoldenProvider::gateway_trusting_loopback()
-        .send(played.build_request("anthropic", MESSAGES_COUNT_PATH, messages("m").to_string().into()))
+        .send(golden_provider.build_request("anthropic", MESSAGES_COUNT_PATH, messages("m").to_string().into()))
         .await;
     assert_eq!(response.status, 400, "who counts with all of its models says what is wrong: {}", response.text());
 }
@@ -115,7 +122,7 @@ async fn reuses_the_connection_of_a_rejected_count() {
     let provider =
         ScriptedServer::start_responding(json_response("400 Bad Request", "", r#"{"message":"It does not count."}"#))
             .await;
-    let (played, gateway) = (
+    let (golden_provider, gateway) = (
         GoldenProvider { server: provider, last_request: Arc::default(), request_lines: Arc::default() },
         GoldenProvider::gateway_trusting_loopback(),
     );
@@ -123,11 +130,11 @@ async fn reuses_the_connection_of_a_rejected_count() {
         "messages": [{"role": "user", "content": "What is the answer?"}]});
     for (path, body) in [(CONVERSE_COUNT_PATH, converse_count_body()), (MESSAGES_COUNT_PATH, messages)] {
         for _ in 0..2 {
-            let response = gateway.send(played.build_request("bedrock", path, body.to_string().into())).await;
+            let response = gateway.send(golden_provider.build_request("bedrock", path, body.to_string().into())).await;
             assert_eq!(response.status, 200, "{path}: {}", response.text());
         }
     }
-    assert_eq!(played.server.connection_count(), 1);
+    assert_eq!(golden_provider.server.connection_count(), 1);
 }
 
 #[tokio::test]

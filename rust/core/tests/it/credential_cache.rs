@@ -4,7 +4,7 @@
 use crate::harness::{
     CHAT_PATH, TestGateway, TestRequest, chat_body,
     issuer::CredentialIssuer,
-    scripted::{ScriptedServer, read_request},
+    scripted_server::{ScriptedServer, read_request},
 };
 use aws_lc_rs::{
     encoding::AsDer,
@@ -235,13 +235,13 @@ async fn does_not_send_a_stored_secret_to_a_requested_authority() {
             .body(chat_body("gpt-4o", false))
     };
     let config = json!({"provider": "@az", "azure_authority_host": evil.server.url()}).to_string();
-    for asking in [
+    for request in [
         build_request()
             .header("x-gateway-provider", "@az")
             .header("x-gateway-azure-authority-host", &evil.server.url()),
         build_request().header("x-gateway-config", &config),
     ] {
-        let response = gateway.send(asking).await;
+        let response = gateway.send(request).await;
         assert_eq!(
             authorization_headers(&provider).last().map(String::as_str),
             Some("Bearer token-1"),
@@ -455,15 +455,15 @@ async fn machine_keys_serve_only_stored_providers_if_allowed() {
     let response =
         gateway_with_identity(&provider, own(false), &service_role_options()).send(stored_provider_request()).await;
     assert!(response.status == 400 && response.text().contains("identity.allow_provider_use"), "{}", response.text());
-    let asking = |build_request: TestRequest| {
+    let with_service_role = |build_request: TestRequest| {
         build_request.header("x-gateway-aws-region", "eu-west-1").header("x-gateway-aws-auth-type", "serviceRole")
     };
     let role = |build_request: TestRequest| build_request.header("x-gateway-aws-role-arn", "arn:aws:iam::1:role/r");
     let gateway = gateway_with_identity(&provider, own(true), &json!({"aws_region": "eu-west-1"}));
     for build_request in [
-        asking(custom_host_request("bedrock", &provider)),
-        asking(stored_provider_request()),
-        role(asking(stored_provider_request())),
+        with_service_role(custom_host_request("bedrock", &provider)),
+        with_service_role(stored_provider_request()),
+        role(with_service_role(stored_provider_request())),
     ] {
         let response = gateway.send(build_request).await;
         assert!(response.status == 400 && response.text().contains("only a stored provider"), "{}", response.text());
@@ -612,10 +612,12 @@ async fn requests_cannot_use_the_azure_machine_identity() {
     assert!(response.status == 400 && response.text().contains("identity.allow_provider_use"), "{}", response.text());
     let gateway = azure_gateway(&provider, own(true), &json!({}));
     for mode in ["managed", "workload", "entraFederated"] {
-        for asking in [custom_host_request("azure-openai", &provider), stored_provider_request()] {
+        for with_service_role in [custom_host_request("azure-openai", &provider), stored_provider_request()] {
             let fields = ["azure-entra-tenant-id", "azure-entra-client-id", "azure-resource-name", "azure-api-version"];
-            let asking = fields.iter().fold(asking, |request, name| request.header(&format!("x-gateway-{name}"), "x"));
-            let response = gateway.send(asking.header("x-gateway-azure-auth-mode", mode)).await;
+            let with_service_role = fields
+                .iter()
+                .fold(with_service_role, |request, name| request.header(&format!("x-gateway-{name}"), "x"));
+            let response = gateway.send(with_service_role.header("x-gateway-azure-auth-mode", mode)).await;
             assert!(
                 response.status == 400 && response.text().contains("only a stored provider"),
                 "{mode}: {}",
@@ -624,9 +626,9 @@ async fn requests_cannot_use_the_azure_machine_identity() {
         }
         let config = json!({"provider": "@br", "azure_auth_mode": mode, "azure_entra_tenant_id": "x",
             "azure_entra_client_id": "x", "azure_entra_scope": "https://management.azure.com/.default"});
-        let asking =
+        let with_service_role =
             TestRequest::new("POST", CHAT_PATH).header("content-type", "application/json").body(chat_body("m", false));
-        let response = gateway.send(asking.header("x-gateway-config", &config.to_string())).await;
+        let response = gateway.send(with_service_role.header("x-gateway-config", &config.to_string())).await;
         assert!(
             response.status == 400 && response.text().contains("only a stored provider"),
             "{mode}: {}",

@@ -3,7 +3,7 @@
 
 use crate::harness::{
     CHAT_PATH, MESSAGES_PATH, TestGateway, TestRequest, chat_body, request_without_provider,
-    scripted::{ScriptedServer, json_response},
+    scripted_server::{ScriptedServer, json_response},
     sha256_hex, single_sent_request,
 };
 use penstock_mock::Server;

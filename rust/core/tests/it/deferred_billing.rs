@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use crate::harness::{
     CHAT_PATH, TestGateway, TestRequest,
     redis_server::RedisServer,
-    scripted::{ScriptedServer, gzip_compress, gzip_response, read_request},
+    scripted_server::{ScriptedServer, gzip_compress, gzip_response, read_request},
     wait_until,
 };
 use penstock_core::process::secret::Secret;

@@ -1,6 +1,6 @@
 //! Choice of deployment and model at a provider. Deployments and models from any source must be allowed ones.
 
-use crate::harness::{CHAT_PATH, MESSAGES_PATH, TestRequest, chat_body, played::GoldenProvider};
+use crate::harness::{CHAT_PATH, MESSAGES_PATH, TestRequest, chat_body, golden_provider::GoldenProvider};
 use serde_json::{Value, json};
 
 #[tokio::test]
@@ -15,15 +15,15 @@ async fn config_maps_models_to_deployments() {
         ("/v1/responses", "gpt-4o", "POST /responses?api-version=2024-10-21 ", "d1"),
         ("/v1/responses", "other", "POST /v1/responses ", "d2"),
     ] {
-        let played = GoldenProvider::start(200, "application/json", b"{}".to_vec(), 50).await;
+        let golden_provider = GoldenProvider::start(200, "application/json", b"{}".to_vec(), 50).await;
         let config = json!({"provider": "azure-openai", "api_key": "k", "resource_name": "r",
-            "custom_host": played.server.url(), "deployments": deployments});
+            "custom_host": golden_provider.server.url(), "deployments": deployments});
         let request =
             TestRequest::new("POST", path).header("content-type", "application/json").body(chat_body(model, false));
         let response = GoldenProvider::gateway_trusting_loopback()
             .send(request.header("x-gateway-config", &config.to_string()))
             .await;
-        let (head, body) = played.parse_last_request();
+        let (head, body) = golden_provider.parse_last_request();
         assert!(head.starts_with(line), "{head} {}", response.text());
         assert_eq!(body["model"], told_model, "{path} {head}");
     }
@@ -31,11 +31,11 @@ async fn config_maps_models_to_deployments() {
 
 #[tokio::test]
 async fn model_override_must_be_allowed() {
-    let played = GoldenProvider::start(200, "application/json", b"{}".to_vec(), 50).await;
+    let golden_provider = GoldenProvider::start(200, "application/json", b"{}".to_vec(), 50).await;
     let gateway = GoldenProvider::gateway_trusting_loopback();
     let options = json!({"aws_region": "eu-west-1"});
     gateway.apply_snapshot(&json!({"epoch": "1",
-        "providers": [{"slug": "br", "provider": "bedrock", "api_key": "k", "custom_host": played.server.url(),
+        "providers": [{"slug": "br", "provider": "bedrock", "api_key": "k", "custom_host": golden_provider.server.url(),
             "models": "m", "options": options}],
         "models": [{"id": "m", "allow_all": false, "models": [{"slug": "good", "enabled": true}, {"slug": "fine", "enabled": true}]}]}));
     let build_request = |name: &str, model: &str| {
@@ -48,20 +48,20 @@ async fn model_override_must_be_allowed() {
         let response = gateway.send(build_request(name, "bad")).await;
         assert_eq!((response.status, response.error_code().as_str()), (403, "model_not_allowed"), "{name}");
     }
-    assert_eq!(played.server.connection_count(), 0);
+    assert_eq!(golden_provider.server.connection_count(), 0);
     gateway.send(build_request("provider-model", "fine")).await;
     assert!(
-        played.parse_last_request().0.starts_with("POST /model/fine/converse "),
+        golden_provider.parse_last_request().0.starts_with("POST /model/fine/converse "),
         "{}",
-        played.parse_last_request().0
+        golden_provider.parse_last_request().0
     );
 }
 
 #[tokio::test]
 async fn deployment_override_must_be_allowed() {
-    let played = GoldenProvider::start(200, "application/json", b"{}".to_vec(), 50).await;
+    let golden_provider = GoldenProvider::start(200, "application/json", b"{}".to_vec(), 50).await;
     let gateway = GoldenProvider::gateway_trusting_loopback();
-    let row = |slug: &str, provider: &str, options: Value| json!({"slug": slug, "provider": provider, "api_key": "k", "models": "m", "options": options, "custom_host": played.server.url()});
+    let row = |slug: &str, provider: &str, options: Value| json!({"slug": slug, "provider": provider, "api_key": "k", "models": "m", "options": options, "custom_host": golden_provider.server.url()});
     let azure = json!({"resource_name": "res", "api_version": "2024-10-21"});
     let mut usual = azure.clone();
     usual["deployment_id"] = json!("usual");
@@ -75,7 +75,7 @@ async fn deployment_override_must_be_allowed() {
         build_request.header("content-type", "application/json").body(chat_body(model, false))
     };
     let alias = json!({"provider": "@az", "deployments": [{"alias": "good", "deployment_id": "bad", "api_version": "2024-10-21"}]});
-    for (at, asking) in [
+    for (at, request) in [
         build_request("@az", CHAT_PATH, "good").header("x-gateway-azure-deployment-id", "bad"),
         build_request("@az", "/v1/proxy/deployments/bad/chat/completions", "good"),
         build_request("@az", "/openai/deployments/bad/chat/completions", "good"),
@@ -85,7 +85,7 @@ async fn deployment_override_must_be_allowed() {
     .into_iter()
     .enumerate()
     {
-        let response = gateway.send(asking).await;
+        let response = gateway.send(request).await;
         assert_eq!(
             (response.status, response.error_code().as_str()),
             (403, "model_not_allowed"),
@@ -93,22 +93,22 @@ async fn deployment_override_must_be_allowed() {
             response.text()
         );
     }
-    assert_eq!(played.server.connection_count(), 0);
+    assert_eq!(golden_provider.server.connection_count(), 0);
     // Saved deployments are used; the model's own deployment precedes the provider's.
     for (provider, model, deployment) in
         [("@az", "good", "good"), ("@usual", "good", "usual"), ("@usual", "own", "its-own"), ("@az", "own", "its-own")]
     {
         gateway.send(build_request(provider, CHAT_PATH, model)).await;
-        let line = played.parse_last_request().0;
+        let line = golden_provider.parse_last_request().0;
         assert!(line.starts_with(&format!("POST /deployments/{deployment}/chat/completions?")), "{model}: {line}");
     }
 }
 
 #[tokio::test]
 async fn rejects_request_without_model_if_models_are_restricted() {
-    let played = GoldenProvider::start(200, "application/json", b"{}".to_vec(), 50).await;
+    let golden_provider = GoldenProvider::start(200, "application/json", b"{}".to_vec(), 50).await;
     let gateway = GoldenProvider::gateway_trusting_loopback();
-    let row = |slug: &str, provider: &str, options: Value| json!({"slug": slug, "provider": provider, "api_key": "k", "models": slug, "options": options, "custom_host": played.server.url()});
+    let row = |slug: &str, provider: &str, options: Value| json!({"slug": slug, "provider": provider, "api_key": "k", "models": slug, "options": options, "custom_host": golden_provider.server.url()});
     let usual = json!({"resource_name": "res", "api_version": "2024-10-21", "deployment_id": "usual"});
     let models = |id: &str, allow_all: bool, enabled: bool| json!({"id": id, "allow_all": allow_all, "models": [{"slug": "m", "enabled": enabled}]});
     gateway.apply_snapshot(&json!({"epoch": "1",
@@ -139,7 +139,7 @@ async fn rejects_request_without_model_if_models_are_restricted() {
             );
         }
     }
-    assert_eq!(played.server.connection_count(), 0);
+    assert_eq!(golden_provider.server.connection_count(), 0);
     for (path, body) in unnamed {
         assert_eq!(gateway.send(build_request("all", path, body)).await.status, 200, "{path}");
     }
@@ -152,14 +152,14 @@ async fn rejects_request_without_model_if_models_are_restricted() {
     );
     // A saved deployment is used even if the body names no model.
     assert_eq!(gateway.send(build_request("az", CHAT_PATH, unnamed[3].1)).await.status, 200);
-    assert!(played.parse_last_request().0.starts_with("POST /deployments/usual/chat/completions?"));
+    assert!(golden_provider.parse_last_request().0.starts_with("POST /deployments/usual/chat/completions?"));
 }
 
 #[tokio::test]
 async fn secondary_models_must_be_allowed() {
-    let played = GoldenProvider::start(200, "application/json", b"{}".to_vec(), 50).await;
+    let golden_provider = GoldenProvider::start(200, "application/json", b"{}".to_vec(), 50).await;
     let gateway = GoldenProvider::gateway_trusting_loopback();
-    let row = |slug: &str, provider: &str| json!({"slug": slug, "provider": provider, "api_key": "k", "models": slug, "custom_host": played.server.url()});
+    let row = |slug: &str, provider: &str| json!({"slug": slug, "provider": provider, "api_key": "k", "models": slug, "custom_host": golden_provider.server.url()});
     let models = |id: &str, allow_all: bool, others: bool| {
         let rows: Vec<_> = ["n", "o"].iter().map(|slug| json!({"slug": slug, "enabled": others})).collect();
         let good = [json!({"slug": "m", "enabled": true}), json!({"slug": "p", "enabled": true})];
@@ -191,7 +191,7 @@ async fn secondary_models_must_be_allowed() {
         let is_named = response.text().contains("the model `n` may not be used here");
         assert!(response.status == 403 && is_named, "{at} {path}: {} {}", response.status, response.text());
     }
-    assert_eq!(played.server.connection_count(), 0);
+    assert_eq!(golden_provider.server.connection_count(), 0);
     for (at, path, body) in requested {
         let response = gateway.send(build_request(at, path, &body.replace(r#""n""#, r#""p""#))).await;
         assert_eq!(response.status, 200, "{at} {path}: {}", response.text());

@@ -11,7 +11,7 @@ use std::{
 
 use crate::harness::{
     CHAT_PATH, TestGateway, TestRequest, chat_body, chat_request, post_request,
-    scripted::{ScriptedServer, accepts_connection_within, json_response, read_request},
+    scripted_server::{ScriptedServer, accepts_connection_within, json_response, read_request},
 };
 use tokio::{io::AsyncWriteExt, net::TcpListener};
 

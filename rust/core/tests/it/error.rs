@@ -2,7 +2,7 @@
 
 use crate::harness::{
     CHAT_PATH, MESSAGES_PATH, TestGateway, TestRequest, chat_body, chat_request, get_request, post_request,
-    scripted::{ScriptedServer, json_response},
+    scripted_server::{ScriptedServer, json_response},
     sha256_hex, stream_request,
 };
 use penstock_mock::Server;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::harness::{
     CHAT_PATH, MESSAGES_PATH, TestGateway, TestRequest, TestResponse, chat_body, chat_with_config, mock_target,
     pick_fields, post_with_config, routing_headers,
-    scripted::{SSE_RESPONSE_HEAD, ScriptedServer, read_request, sse_response},
+    scripted_server::{SSE_RESPONSE_HEAD, ScriptedServer, read_request, sse_response},
     wait_for_ledger_entries,
 };
 use penstock_mock::Server;
@@ -149,9 +149,9 @@ async fn skips_targets_that_cannot_be_tried() {
 async fn targets_that_cannot_be_tried_do_not_hide_the_failure_before() {
     let provider = Server::start().await;
     let gateway = TestGateway::for_provider(&provider);
-    let mut gone_model = mock_target("chunks=1");
-    gone_model["override_params"] = json!({"model": "@gone/x"});
-    gone_model.as_object_mut().unwrap().remove("provider");
+    let mut missing_model = mock_target("chunks=1");
+    missing_model["override_params"] = json!({"model": "@gone/x"});
+    missing_model.as_object_mut().unwrap().remove("provider");
     let condition = json!([{"query": {"metadata.tier": {"$eq": "gold"}}, "then": "a"}]);
     let mut named_target = mock_target("chunks=1");
     named_target["name"] = "a".into();
@@ -162,7 +162,7 @@ async fn targets_that_cannot_be_tried_do_not_hide_the_failure_before() {
         json!({"provider": "@gone"}),
         json!({}),
         json!({"passthrough": true}),
-        gone_model,
+        missing_model,
         unmatched,
         nested,
     ] {
@@ -381,9 +381,9 @@ fn second_step(gateway: &TestGateway) -> Value {
 #[tokio::test]
 async fn error_with_status_200_is_a_failure() {
     let error = r#"{"error":{"message":"slow down","code":429}}"#;
-    let provider = crate::harness::scripted::ScriptedServer::start_responding(crate::harness::scripted::json_response(
-        "200 OK", "", error,
-    ))
+    let provider = crate::harness::scripted_server::ScriptedServer::start_responding(
+        crate::harness::scripted_server::json_response("200 OK", "", error),
+    )
     .await;
     let gateway = TestGateway::for_url(&provider.url());
     let response = gateway.send(crate::harness::chat_request("m")).await;
@@ -410,10 +410,9 @@ async fn error_with_status_200_is_a_failure() {
 #[tokio::test]
 async fn an_error_as_first_event_of_a_stream_is_a_failure() {
     let events = "data: {\"error\":{\"message\":\"no capacity\",\"code\":503}}\n\n";
-    let provider = crate::harness::scripted::ScriptedServer::start_responding(crate::harness::scripted::sse_response(
-        events.as_bytes(),
-        4096,
-    ))
+    let provider = crate::harness::scripted_server::ScriptedServer::start_responding(
+        crate::harness::scripted_server::sse_response(events.as_bytes(), 4096),
+    )
     .await;
     let gateway = TestGateway::for_url(&provider.url());
     let config = json!({"strategy": {"mode": "fallback"}, "targets": [{"provider": "mock"}, {"provider": "nobody"}]});
@@ -428,10 +427,10 @@ async fn an_error_as_first_event_of_a_stream_is_a_failure() {
 
 #[tokio::test]
 async fn a_held_stream_that_stays_silent_is_a_failure() {
-    let provider = crate::harness::scripted::ScriptedServer::start(|mut io, _| async move {
-        while crate::harness::scripted::read_request(&mut io).await.is_some() {
-            let event = crate::harness::scripted::encode_chunks(b"data: {\"choices\":[]}\n\n", 4096);
-            let start = [crate::harness::scripted::SSE_RESPONSE_HEAD.as_bytes(), &event].concat();
+    let provider = crate::harness::scripted_server::ScriptedServer::start(|mut io, _| async move {
+        while crate::harness::scripted_server::read_request(&mut io).await.is_some() {
+            let event = crate::harness::scripted_server::encode_chunks(b"data: {\"choices\":[]}\n\n", 4096);
+            let start = [crate::harness::scripted_server::SSE_RESPONSE_HEAD.as_bytes(), &event].concat();
             tokio::io::AsyncWriteExt::write_all(&mut io, &start).await.unwrap();
             std::future::pending::<()>().await;
         }

@@ -3,7 +3,7 @@
 
 use crate::harness::{
     CHAT_PATH, MESSAGES_PATH, TestGateway, TestRequest, TestResponse, mock_target, routing_headers,
-    scripted::{ScriptedServer, json_response, read_request},
+    scripted_server::{ScriptedServer, json_response, read_request},
     sensitive_breaker_config, wait_for_ledger_entries,
 };
 use penstock_core::gateway::UpgradeOutcome;
@@ -399,8 +399,8 @@ async fn every_feature_works_for_any_method_and_content() {
     for (method, path, content) in OTHER_ROUTES {
         for form in [ConfigForm::Inline, ConfigForm::InlineCamelCase, ConfigForm::Saved] {
             for at in 0..UnhealthyProviders::start().await.feature_cases().len() {
-                let (provider, ill) = (Server::start().await, UnhealthyProviders::start().await);
-                let case = ill.feature_cases().remove(at);
+                let (provider, failing_provider) = (Server::start().await, UnhealthyProviders::start().await);
+                let case = failing_provider.feature_cases().remove(at);
                 let gateway = start_gateway(&provider, &case.config);
                 let mut response = None;
                 for _ in 0..case.request_count {
@@ -422,11 +422,11 @@ async fn every_feature_works_for_any_method_and_content() {
                     routing_headers(&response),
                     response.text()
                 );
-                assert_eq!(ill.failing.connection_count(), case.upstream_count, "{location}");
+                assert_eq!(failing_provider.failing.connection_count(), case.upstream_count, "{location}");
                 assert_eq!(explained_target(&response).as_deref(), Some(routing_headers(&response)[0]), "{location}");
                 for entry in entries {
-                    let as_it_came = path.replace("/proxy", "");
-                    assert_eq!((&*entry.method, &*entry.path), (*method, &*as_it_came), "{location}");
+                    let original_path = path.replace("/proxy", "");
+                    assert_eq!((&*entry.method, &*entry.path), (*method, &*original_path), "{location}");
                     assert_eq!(entry.body_bytes, content.body_text().len() as u64, "{location}");
                 }
             }
@@ -499,8 +499,8 @@ async fn every_feature_works_on_websockets() {
     for form in [ConfigForm::Inline, ConfigForm::InlineCamelCase, ConfigForm::Saved] {
         for path in ["/v1/realtime?model=m", "/v1/proxy/realtime?model=m"] {
             for at in 0..UnhealthyProviders::start().await.feature_cases().len() {
-                let (provider, ill) = (Server::start().await, UnhealthyProviders::start().await);
-                let case = ill.feature_cases().remove(at);
+                let (provider, failing_provider) = (Server::start().await, UnhealthyProviders::start().await);
+                let case = failing_provider.feature_cases().remove(at);
                 let gateway = start_gateway(&provider, &case.config);
                 let mut response = None;
                 for _ in 0..case.request_count {
@@ -521,7 +521,7 @@ async fn every_feature_works_on_websockets() {
                 assert_eq!((status, option.as_str()), expected, "{location}");
                 let entries =
                     wait_for_ledger_entries(&provider, if status == 101 { case.request_count } else { 0 }).await;
-                assert_eq!(ill.failing.connection_count(), case.failing_upstream_count(), "{location}");
+                assert_eq!(failing_provider.failing.connection_count(), case.failing_upstream_count(), "{location}");
                 match case.name {
                     "forward_headers" => assert_eq!(entries[0].header("x-team"), Some("blue"), "{location}"),
                     "passthrough" => {

@@ -4,8 +4,8 @@ use std::{fs, sync::Arc, time::Duration};
 
 use crate::harness::{
     TestGateway, TestRequest,
-    played::{GoldenProvider, golden_case},
-    scripted::{ScriptedServer, json_response, read_request},
+    golden_provider::{GoldenProvider, golden_case},
+    scripted_server::{ScriptedServer, json_response, read_request},
 };
 use penstock_mock::Server;
 use serde_json::{Value, json};
@@ -52,10 +52,17 @@ const JOB_CASES: [(&str, &str, &str, &[&str]); 13] = [
 ];
 
 /// Builds a job request with all headers that these providers need.
-fn job_request(played: &GoldenProvider, provider: &str, (method, path): (&str, &str), body: Vec<u8>) -> TestRequest {
+fn job_request(
+    golden_provider: &GoldenProvider,
+    provider: &str,
+    (method, path): (&str, &str),
+    body: Vec<u8>,
+) -> TestRequest {
     let body = if method == "POST" { body } else { Vec::new() };
-    let request =
-        played.build_request(provider, path, body).method(method).header("x-gateway-fireworks-account-id", "acme");
+    let request = golden_provider
+        .build_request(provider, path, body)
+        .method(method)
+        .header("x-gateway-fireworks-account-id", "acme");
     request
         .header("x-gateway-aws-access-key-id", "AKID")
         .header("x-gateway-aws-secret-access-key", "s3cret")
@@ -69,23 +76,23 @@ async fn creates_shows_lists_and_cancels_translated_jobs() {
         let case = golden_case(&format!("{provider_name}/whole"));
         let read = |file: &str| fs::read(case.path(file)).unwrap();
         let provider = provider_name.split('/').next().unwrap();
-        let played = GoldenProvider::start(201, "application/json", read("response.json"), 90).await;
+        let golden_provider = GoldenProvider::start(201, "application/json", read("response.json"), 90).await;
         let gateway = GoldenProvider::gateway_trusting_loopback();
         let body = if path == JOBS_PATH { read("request.json") } else { Vec::new() };
-        let reply = gateway.send(job_request(&played, provider, (method, path), body)).await;
+        let reply = gateway.send(job_request(&golden_provider, provider, (method, path), body)).await;
         assert_eq!((reply.status, reply.header("content-type")), (200, Some("application/json")), "{}", reply.text());
         let (mut actual, mut expected) =
             (reply.json(), serde_json::from_slice::<Value>(&read("client_response.json")).unwrap());
         if provider_name == "bedrock/createFinetune" {
             // The gateway generates the name of a job from the current time if the client sends none.
             let id = actual["id"].as_str().unwrap().to_owned();
-            assert!(id.starts_with("my-model-") && played.parse_last_request().1["jobName"] == *id, "{id}");
+            assert!(id.starts_with("my-model-") && golden_provider.parse_last_request().1["jobName"] == *id, "{id}");
             for job in [&mut actual, &mut expected] {
                 job.as_object_mut().unwrap().retain(|key, _| key != "id" && key != "created_at");
             }
         } else if method == "POST" && path == JOBS_PATH {
             assert_eq!(
-                played.parse_last_request().1,
+                golden_provider.parse_last_request().1,
                 serde_json::from_slice::<Value>(&read("upstream_request.json")).unwrap(),
                 "{provider_name}"
             );
@@ -93,8 +100,8 @@ async fn creates_shows_lists_and_cancels_translated_jobs() {
         assert_eq!(actual, expected, "{provider_name}");
         let lines: Vec<_> =
             lines.iter().map(|line| format!("{} HTTP/1.1", line.replace("PLACE", VERTEX_JOBS_PATH))).collect();
-        assert_eq!(*played.request_lines.lock().unwrap(), lines, "{provider_name}");
-        let head = String::from_utf8(played.last_request.lock().unwrap().clone()).unwrap();
+        assert_eq!(*golden_provider.request_lines.lock().unwrap(), lines, "{provider_name}");
+        let head = String::from_utf8(golden_provider.last_request.lock().unwrap().clone()).unwrap();
         let is_signed = head.contains("/eu-west-1/bedrock/aws4_request");
         assert_eq!(
             (is_signed, head.contains("authorization: Bearer sk-1")),
@@ -113,8 +120,9 @@ async fn cancel_and_lookup_share_one_request_timeout() {
         }
     })
     .await;
-    let played = GoldenProvider { server: provider, last_request: Arc::default(), request_lines: Arc::default() };
-    let cancel = job_request(&played, "vertex-ai", ("POST", CANCEL_PATH), Vec::new());
+    let golden_provider =
+        GoldenProvider { server: provider, last_request: Arc::default(), request_lines: Arc::default() };
+    let cancel = job_request(&golden_provider, "vertex-ai", ("POST", CANCEL_PATH), Vec::new());
     let response =
         GoldenProvider::gateway_trusting_loopback().send(cancel.header("x-gateway-request-timeout", "300")).await;
     assert_eq!(response.status, 408, "{}", response.text());
@@ -123,19 +131,19 @@ async fn cancel_and_lookup_share_one_request_timeout() {
 #[tokio::test]
 async fn reports_unsupported_job_operations_and_provider_errors() {
     let case = golden_case("bedrock/retrieveFinetune/error");
-    let played =
+    let golden_provider =
         GoldenProvider::start(404, "application/json", fs::read(case.path("response.json")).unwrap(), 90).await;
     for path in [JOB_PATH, CANCEL_PATH] {
         let method = if path == JOB_PATH { "GET" } else { "POST" };
         let reply = GoldenProvider::gateway_trusting_loopback()
-            .send(job_request(&played, "bedrock", (method, path), Vec::new()))
+            .send(job_request(&golden_provider, "bedrock", (method, path), Vec::new()))
             .await;
         assert_eq!(
             (reply.status, &reply.json()["error"]["message"]),
             (404, &"bedrock error: The job could not be found".into())
         );
     }
-    assert_eq!(played.request_lines.lock().unwrap().len(), 2, "a job that was not cancelled is not looked at");
+    assert_eq!(golden_provider.request_lines.lock().unwrap().len(), 2, "a job that was not cancelled is not looked at");
     for (provider, path) in [
         ("bedrock", "/v1/fine_tuning/jobs/job-1/events"),
         ("bedrock", "/v1/fine_tuning/jobs/job-1/checkpoints"),
@@ -144,7 +152,7 @@ async fn reports_unsupported_job_operations_and_provider_errors() {
         ("anthropic", JOBS_PATH),
     ] {
         let reply = GoldenProvider::gateway_trusting_loopback()
-            .send(job_request(&played, provider, ("GET", path), Vec::new()))
+            .send(job_request(&golden_provider, provider, ("GET", path), Vec::new()))
             .await;
         assert_eq!(
             (reply.status, reply.error_code().as_str()),
@@ -156,11 +164,11 @@ async fn reports_unsupported_job_operations_and_provider_errors() {
     }
     let request_body = fs::read(golden_case("bedrock/createFinetune/refused_file").path("request.json")).unwrap();
     let reply = GoldenProvider::gateway_trusting_loopback()
-        .send(job_request(&played, "bedrock", ("POST", JOBS_PATH), request_body))
+        .send(job_request(&golden_provider, "bedrock", ("POST", JOBS_PATH), request_body))
         .await;
     assert_eq!((reply.status, reply.error_code().as_str()), (400, "untranslatable_request"), "{}", reply.text());
     assert!(reply.text().contains("training_file"), "{}", reply.text());
-    assert_eq!(played.request_lines.lock().unwrap().len(), 2);
+    assert_eq!(golden_provider.request_lines.lock().unwrap().len(), 2);
 }
 
 #[tokio::test]

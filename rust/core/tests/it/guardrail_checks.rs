@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{CHAT_PATH, TestGateway, TestResponse, played::GoldenProvider, post_with_config};
+use crate::harness::{CHAT_PATH, TestGateway, TestResponse, golden_provider::GoldenProvider, post_with_config};
 
 const EMAIL: &str = "ann@mail.example";
 const PNG: &[u8] = b"\x89PNG\r\n\x1a\nabc";

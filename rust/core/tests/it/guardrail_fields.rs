@@ -5,7 +5,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{TestResponse, played::GoldenProvider, post_with_config};
+use crate::harness::{TestResponse, golden_provider::GoldenProvider, post_with_config};
 
 const CANARY: &str = "canary@mail.example";
 /// The canary with an escape for its first letters, as the source of a JSON string.

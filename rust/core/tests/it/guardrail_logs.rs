@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 use crate::{
     harness::{
         CHAT_PATH, TestGateway, TestResponse,
-        played::GoldenProvider,
+        golden_provider::GoldenProvider,
         post_with_config,
-        scripted::{ScriptedServer, read_request},
+        scripted_server::{ScriptedServer, read_request},
         wait_until,
     },
     prompts::{greeting, snapshot_of},

@@ -7,7 +7,7 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use penstock_llm::stream::aws_event_stream::encode_frame;
 use serde_json::{Value, json};
 
-use crate::harness::{TestResponse, played::GoldenProvider, post_with_config};
+use crate::harness::{TestResponse, golden_provider::GoldenProvider, post_with_config};
 
 const CANARY: &str = "canary@mail.example";
 /// Beginning of the canary, which a stream has in another event than the rest.

@@ -5,10 +5,10 @@ use serde_json::{Value, json};
 
 use crate::harness::{
     TestGateway, TestRequest, TestResponse,
-    played::GoldenProvider,
-    post_with_config, sha256_hex,
-    talk::{expect_rejection, open_realtime},
-    wait_until,
+    golden_provider::GoldenProvider,
+    post_with_config,
+    realtime_client::{expect_rejection, open_realtime},
+    sha256_hex, wait_until,
 };
 
 const SECRET: &str = "canary@mail.example";
@@ -214,8 +214,8 @@ async fn websockets_are_denied_or_reported() {
     assert_eq!(status, 446, "{body}");
     gateway.drain_records();
     let config = json!({"provider": "mock", "output_guardrails": observing()});
-    let talk = open_realtime(&gateway, request("/v1/realtime?model=gpt-realtime", &config)).await;
-    talk.close(1000, "").await;
+    let client = open_realtime(&gateway, request("/v1/realtime?model=gpt-realtime", &config)).await;
+    client.close(1000, "").await;
     assert_eq!(gateway.single_record()["hook_results"]["after_request_hooks"][0]["skipped"], true);
 }
 

@@ -4,7 +4,7 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use penstock_llm::stream::aws_event_stream::encode_frame;
 use serde_json::{Value, json};
 
-use crate::harness::{CHAT_PATH, TestGateway, TestResponse, played::GoldenProvider, post_with_config};
+use crate::harness::{CHAT_PATH, TestGateway, TestResponse, golden_provider::GoldenProvider, post_with_config};
 
 const WORD: &str = "CANARY";
 
@@ -100,9 +100,9 @@ async fn values_of_repeated_keys_do_not_get_around_checks() {
         let config = json!({"output_guardrails": [hook]});
         for (kind, body) in [("application/json", &whole), ("text/event-stream", &events)] {
             let provider = GoldenProvider::start(200, kind, body.clone().into_bytes(), 4096).await;
-            let mut asked = request("hi");
-            asked["stream"] = json!(kind == "text/event-stream");
-            let (response, _) = send("openai", CHAT_PATH, config.clone(), &asked, provider).await;
+            let mut body = request("hi");
+            body["stream"] = json!(kind == "text/event-stream");
+            let (response, _) = send("openai", CHAT_PATH, config.clone(), &body, provider).await;
             assert_eq!(response.status, 200, "{config}: {}", response.text());
             // The results name the word of the guardrail itself.
             let text = response.text().split("\"hook_results\"").next().unwrap().to_owned();

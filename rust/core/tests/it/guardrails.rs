@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::harness::{
-    CHAT_PATH, TestGateway, TestRequest, TestResponse, played::GoldenProvider, post_with_config, sha256_hex,
+    CHAT_PATH, TestGateway, TestRequest, TestResponse, golden_provider::GoldenProvider, post_with_config, sha256_hex,
 };
 
 const SECRET: &str = "canary@mail.example";

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::harness::{
     CHAT_PATH, MESSAGES_PATH, TestGateway, TestResponse, chat_body_with_usage, fetch_directly,
-    scripted::{SSE_RESPONSE_HEAD, ScriptedServer, encode_chunks, read_request},
+    scripted_server::{SSE_RESPONSE_HEAD, ScriptedServer, encode_chunks, read_request},
     stream_request,
 };
 use penstock_mock::Server;

@@ -13,9 +13,9 @@ use tokio::io::AsyncWriteExt;
 
 use crate::harness::{
     CHAT_PATH, MESSAGES_PATH, TestGateway, TestRequest, TestResponse,
-    played::GoldenProvider,
+    golden_provider::GoldenProvider,
     post_with_config, routing_headers,
-    scripted::{SSE_RESPONSE_HEAD, ScriptedServer, encode_chunks, json_response, read_request},
+    scripted_server::{SSE_RESPONSE_HEAD, ScriptedServer, encode_chunks, json_response, read_request},
     sensitive_breaker_config,
 };
 

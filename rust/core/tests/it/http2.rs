@@ -11,7 +11,7 @@ use std::{
 
 use crate::harness::{
     CHAT_PATH, TestGateway, TestRequest, TestResponse, chat_body, chat_body_with_usage, into_stream, post_request,
-    scripted::{CHAT_EVENTS, json_response, read_request},
+    scripted_server::{CHAT_EVENTS, json_response, read_request},
     tls::{tls_acceptor, tls_file},
     wait_until, with_timeout,
 };

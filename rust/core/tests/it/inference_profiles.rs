@@ -4,9 +4,10 @@
 use std::sync::{Arc, Mutex};
 
 use crate::harness::{
-    CHAT_PATH, MESSAGES_PATH, TestGateway, TestRequest, pick_fields,
-    played::GoldenProvider,
-    scripted::{ScriptedServer, json_response, read_request},
+    CHAT_PATH, MESSAGES_PATH, TestGateway, TestRequest,
+    golden_provider::GoldenProvider,
+    pick_fields,
+    scripted_server::{ScriptedServer, json_response, read_request},
 };
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;

@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 use crate::harness::{
     CHAT_PATH, MESSAGES_PATH, TestGateway, TestRequest, TestResponse, chat_body, into_stream, pick_fields,
     post_request,
-    scripted::{MESSAGE_EVENTS, SSE_RESPONSE_HEAD, ScriptedServer, encode_chunks, read_request, sse_response},
+    scripted_server::{MESSAGE_EVENTS, SSE_RESPONSE_HEAD, ScriptedServer, encode_chunks, read_request, sse_response},
     stream_request, with_timeout,
 };
 use penstock_mock::Server;

@@ -220,13 +220,13 @@ async fn hard_budget_reserves_images_of_requests_and_responses() {
     let body = json!({"model": "mock", "max_tokens": 5, "messages": [{"role": "user", "content": [image]}]});
     let refused = gateway.send(chat("mock").body(body.to_string())).await;
     assert_eq!((refused.status, refused.json()["error"]["code"].as_str()), (412, Some("usage_limit_exceeded")));
-    let draw = |count: u64| {
+    let image_request = |count: u64| {
         let request = TestRequest::new("POST", "/v1/images/generations").header("x-gateway-api-key", "pk");
         let request = request.header("content-type", "application/json").header("x-gateway-provider", "mock");
         request.body(json!({"model": "mock", "prompt": "a cat", "n": count}).to_string())
     };
-    assert_eq!(gateway.send(draw(3)).await.status, 412);
-    assert_ne!(gateway.send(draw(2)).await.status, 412);
+    assert_eq!(gateway.send(image_request(3)).await.status, 412);
+    assert_ne!(gateway.send(image_request(2)).await.status, 412);
 }
 
 #[tokio::test]

@@ -58,9 +58,9 @@ impl Simulation {
         Self { workers, rule, length_ms, is_sliding, log: Vec::new(), open: Vec::new(), _folder: folder }
     }
 
-    fn send(&mut self, random: &mut fastrand::Rng, wanted: u64, now_ms: u64) {
+    fn send(&mut self, random: &mut fastrand::Rng, amount: u64, now_ms: u64) {
         let worker = random.usize(..self.workers.len());
-        let Ok((hold, _)) = self.workers[worker].take(self.rule.clone(), "", wanted, now_ms) else { return };
+        let Ok((hold, _)) = self.workers[worker].take(self.rule.clone(), "", amount, now_ms) else { return };
         self.log.push(Admission { at_ms: now_ms, amount: hold.amount });
         self.open.push((worker, self.log.len() - 1, hold));
         self.check(now_ms);
@@ -100,8 +100,8 @@ fn run(seed: u64, measure: &str, (unit, length_ms): (&str, u64), is_sliding: boo
     let pause = (length_ms * mean_amount / (2 * LIMIT)).max(1);
     while now < end {
         now += random.u64(0..=2 * pause);
-        let wanted = if measure == "requests" { 1 } else { random.u64(1..=5) };
-        simulation.send(&mut random, wanted, now);
+        let amount = if measure == "requests" { 1 } else { random.u64(1..=5) };
+        simulation.send(&mut random, amount, now);
         if measure == "tokens" && random.bool() {
             simulation.end_one(&mut random, now);
         }

@@ -12,7 +12,7 @@ use std::{
 
 use crate::harness::{
     TestGateway, TestRequest, chat_request, get_request,
-    scripted::{encode_chunks, json_response, read_request},
+    scripted_server::{encode_chunks, json_response, read_request},
     wait_until,
 };
 use crate::spool::SpoolFolder;
@@ -65,9 +65,9 @@ impl MockControl {
         let listener = UnixListener::bind(&self.socket_path).unwrap();
         let (responses, request): (Arc<Responder>, _) = (Arc::new(responses), Arc::clone(&self.received));
         self.tasks.push(tokio::spawn(async move {
-            let mut talks = tokio::task::JoinSet::new();
+            let mut connections = tokio::task::JoinSet::new();
             while let Ok((io, _)) = listener.accept().await {
-                talks.spawn(serve_connection(io, Arc::clone(&responses), Arc::clone(&request)));
+                connections.spawn(serve_connection(io, Arc::clone(&responses), Arc::clone(&request)));
             }
         }));
     }

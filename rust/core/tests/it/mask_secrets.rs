@@ -2,7 +2,7 @@
 
 use crate::harness::{
     CHAT_PATH, TestGateway, TestRequest, chat_body, chat_request,
-    scripted::{ScriptedServer, gzip_compress, gzip_response, json_response, read_request, sse_response},
+    scripted_server::{ScriptedServer, gzip_compress, gzip_response, json_response, read_request, sse_response},
     sha256_hex,
 };
 use penstock_mock::Server;

@@ -8,8 +8,8 @@ use std::{
 
 use crate::harness::{
     TestRequest,
-    played::{GoldenProvider, golden_case},
-    scripted::{ScriptedServer, json_response, read_request},
+    golden_provider::{GoldenProvider, golden_case},
+    scripted_server::{ScriptedServer, json_response, read_request},
 };
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
@@ -55,17 +55,18 @@ fn list_models_request(provider: &str, host: &str) -> TestRequest {
 async fn model_list_has_the_same_shape_for_all_providers() {
     let list = json!({"object": "list", "has_more": false, "data": [
         {"id": "m-1", "object": "model", "created": 5, "owned_by": "o", "context_length": 9}, {"id": "m-2"}]});
-    let played = GoldenProvider::start(200, "application/json", list.to_string().into_bytes(), 20).await;
+    let golden_provider = GoldenProvider::start(200, "application/json", list.to_string().into_bytes(), 20).await;
     for provider in ["openai", "mistral-ai", "ollama", "github", "mock"] {
-        let response =
-            GoldenProvider::gateway_trusting_loopback().send(list_models_request(provider, &played.server.url())).await;
+        let response = GoldenProvider::gateway_trusting_loopback()
+            .send(list_models_request(provider, &golden_provider.server.url()))
+            .await;
         let data = json!([{"id": "m-1", "object": "model", "created": 5, "owned_by": "o", "type": "model"},
             {"id": "m-2", "object": "model", "created": 0, "owned_by": provider, "type": "model"}]);
         assert_eq!(response.json(), json!({"object": "list", "data": data, "provider": provider}));
     }
     // A raw proxy path returns the provider's list unchanged.
     let raw = TestRequest::new("GET", "/v1/proxy/models");
-    let host = played.server.url();
+    let host = golden_provider.server.url();
     let raw = raw.header("x-gateway-provider", "openai").header("x-gateway-custom-host", &host);
     assert_eq!(GoldenProvider::gateway_trusting_loopback().send(raw).await.json(), list);
 }
@@ -134,9 +135,11 @@ async fn oversized_model_list_passes_unchanged_or_fails() {
     };
     for (count, is_read) in [(200, true), (4200, false)] {
         let theirs = list("id", count);
-        let played = GoldenProvider::start(200, "application/json", theirs.to_string().into_bytes(), 1 << 20).await;
-        let response =
-            GoldenProvider::gateway_trusting_loopback().send(list_models_request("openai", &played.server.url())).await;
+        let golden_provider =
+            GoldenProvider::start(200, "application/json", theirs.to_string().into_bytes(), 1 << 20).await;
+        let response = GoldenProvider::gateway_trusting_loopback()
+            .send(list_models_request("openai", &golden_provider.server.url()))
+            .await;
         assert_eq!(
             (response.status, response.json()["object"] == "list", response.json() == theirs),
             (200, is_read, !is_read)
@@ -186,10 +189,10 @@ async fn anthropic_model_list_follows_the_client_format() {
     let case = golden_case("anthropic/models/whole");
     let read = |file: &str| fs::read(case.path(file)).unwrap();
     for (version, file) in [(None, "client_response.json"), (Some("2023-06-01"), "response.json")] {
-        let played = GoldenProvider::start(200, "application/json", read("response.json"), 50).await;
+        let golden_provider = GoldenProvider::start(200, "application/json", read("response.json"), 50).await;
         let mut request = TestRequest::new("GET", "/v1/models")
             .header("x-gateway-provider", "anthropic")
-            .header("x-gateway-custom-host", &played.server.url())
+            .header("x-gateway-custom-host", &golden_provider.server.url())
             .header("x-api-key", "sk-1");
         if let Some(version) = version {
             request = request.header("anthropic-version", version);

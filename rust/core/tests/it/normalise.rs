@@ -2,15 +2,15 @@
 //! other bytes stay the provider's.
 
 use crate::harness::{
-    CHAT_PATH, MESSAGES_PATH, TestRequest, chat_body, played::GoldenProvider, post_with_config,
-    scripted::gzip_compress as packed,
+    CHAT_PATH, MESSAGES_PATH, TestRequest, chat_body, golden_provider::GoldenProvider, post_with_config,
+    scripted_server::gzip_compress as packed,
 };
 use serde_json::{Value, json};
 
 const JSON_CONTENT_TYPE: &str = "application/json";
 
-fn chat_via_provider(played: &GoldenProvider, provider: &str) -> TestRequest {
-    played.build_request(provider, CHAT_PATH, chat_body("m", false).into_bytes())
+fn chat_via_provider(golden_provider: &GoldenProvider, provider: &str) -> TestRequest {
+    golden_provider.build_request(provider, CHAT_PATH, chat_body("m", false).into_bytes())
 }
 
 #[tokio::test]
@@ -51,8 +51,9 @@ async fn errors_of_every_shape_are_normalised() {
             shaped("openai", "status 503", "server_error", Value::Null, Value::Null),
         ),
     ] {
-        let played = GoldenProvider::start(status, kind, body, 7).await;
-        let reply = GoldenProvider::gateway_trusting_loopback().send(chat_via_provider(&played, provider)).await;
+        let golden_provider = GoldenProvider::start(status, kind, body, 7).await;
+        let reply =
+            GoldenProvider::gateway_trusting_loopback().send(chat_via_provider(&golden_provider, provider)).await;
         assert_eq!((reply.status, reply.json()), (status, response), "{provider}");
         assert_eq!((reply.header("content-type"), reply.header("content-encoding")), (Some(JSON_CONTENT_TYPE), None));
         assert_eq!(reply.header("x-request-id"), Some("up-1"));
@@ -72,8 +73,8 @@ async fn errors_name_the_provider_except_in_passthrough() {
         // A chained Penstock gateway has already named the provider.
         (JSON_CONTENT_TYPE, response.into()),
     ] {
-        let played = GoldenProvider::start(400, kind, body, 9).await;
-        let reply = GoldenProvider::gateway_trusting_loopback().send(chat_via_provider(&played, "groq")).await;
+        let golden_provider = GoldenProvider::start(400, kind, body, 9).await;
+        let reply = GoldenProvider::gateway_trusting_loopback().send(chat_via_provider(&golden_provider, "groq")).await;
         assert_eq!((reply.status, reply.header("content-type")), (400, Some(JSON_CONTENT_TYPE)));
         assert_eq!((reply.text().as_str(), reply.header("content-encoding")), (response, None));
     }
@@ -87,8 +88,8 @@ async fn errors_name_the_provider_except_in_passthrough() {
         let reply = gateway.send(raw).await;
         assert_eq!((reply.status, reply.text().as_str()), (400, "odd"));
     }
-    let played = GoldenProvider::start(400, JSON_CONTENT_TYPE, good.into(), 9).await;
-    let raw = played.build_request("groq", "/v1/proxy/chat/completions", chat_body("m", false).into_bytes());
+    let golden_provider = GoldenProvider::start(400, JSON_CONTENT_TYPE, good.into(), 9).await;
+    let raw = golden_provider.build_request("groq", "/v1/proxy/chat/completions", chat_body("m", false).into_bytes());
     assert_eq!(gateway.send(raw).await.text(), good);
 }
 
@@ -100,8 +101,9 @@ async fn oversized_error_body_passes_unchanged() {
             (JSON_CONTENT_TYPE, response_body.clone().into_bytes()),
             ("application/json\r\ncontent-encoding: gzip", packed(&response_body)),
         ] {
-            let played = GoldenProvider::start(400, kind, body.clone(), 64 * 1024).await;
-            let response = GoldenProvider::gateway_trusting_loopback().send(chat_via_provider(&played, "groq")).await;
+            let golden_provider = GoldenProvider::start(400, kind, body.clone(), 64 * 1024).await;
+            let response =
+                GoldenProvider::gateway_trusting_loopback().send(chat_via_provider(&golden_provider, "groq")).await;
             assert_eq!((response.status, response.body[..] != body[..]), (400, is_mended), "{kind}, {length}");
         }
     }
@@ -112,10 +114,11 @@ async fn html_page_is_an_invalid_response_except_on_raw_paths() {
     let page = b"<html><h1>Welcome to nginx!</h1></html>";
     for (kind, content) in [("text/html; charset=utf-8", "Welcome"), ("text/html\r\ncontent-encoding: gzip", "")] {
         for stream in [false, true] {
-            let played = GoldenProvider::start(200, kind, page.to_vec(), 9).await;
+            let golden_provider = GoldenProvider::start(200, kind, page.to_vec(), 9).await;
             let gateway = GoldenProvider::gateway_trusting_loopback();
-            let reply =
-                gateway.send(played.build_request("groq", CHAT_PATH, chat_body("m", stream).into_bytes())).await;
+            let reply = gateway
+                .send(golden_provider.build_request("groq", CHAT_PATH, chat_body("m", stream).into_bytes()))
+                .await;
             let message = reply.json()["error"]["message"].as_str().unwrap().to_owned();
             assert!(
                 message.starts_with("groq returned an invalid response: ") && message.contains(content),
@@ -125,21 +128,20 @@ async fn html_page_is_an_invalid_response_except_on_raw_paths() {
             assert_eq!((&record["error"], &record["is_success"]), (&json!("invalid_response"), &json!(false)));
         }
     }
-    let played = GoldenProvider::start(200, "text/html", page.to_vec(), 9).await;
+    let golden_provider = GoldenProvider::start(200, "text/html", page.to_vec(), 9).await;
     let gateway = GoldenProvider::gateway_trusting_loopback();
     for raw in [
-        played.build_request("groq", "/v1/proxy/chat/completions", chat_body("m", false).into_bytes()),
-        played.build_request("groq", "/v1/status", chat_body("m", false).into_bytes()),
-        played.build_request("openai", "/v1/files/file-1/content", Vec::new()).method("GET"),
+        golden_provider.build_request("groq", "/v1/proxy/chat/completions", chat_body("m", false).into_bytes()),
+        golden_provider.build_request("groq", "/v1/status", chat_body("m", false).into_bytes()),
+        golden_provider.build_request("openai", "/v1/files/file-1/content", Vec::new()).method("GET"),
     ] {
         let reply = gateway.send(raw).await;
         assert_eq!((reply.status, &reply.body[..]), (200, &page[..]));
     }
     // With another target, the gateway falls back to it.
     let other = GoldenProvider::start(200, JSON_CONTENT_TYPE, br#"{"choices":[]}"#.to_vec(), 9).await;
-    let target =
-        |played: &GoldenProvider| json!({"provider": "groq", "custom_host": played.server.url(), "api_key": "k"});
-    let config = json!({"strategy": {"mode": "fallback"}, "targets": [target(&played), target(&other)]});
+    let target = |golden_provider: &GoldenProvider| json!({"provider": "groq", "custom_host": golden_provider.server.url(), "api_key": "k"});
+    let config = json!({"strategy": {"mode": "fallback"}, "targets": [target(&golden_provider), target(&other)]});
     let reply = gateway.send(post_with_config(&config, CHAT_PATH, chat_body("m", false).into_bytes())).await;
     assert_eq!((reply.status, reply.text().as_str()), (200, r#"{"choices":[]}"#));
 }
@@ -148,8 +150,9 @@ async fn html_page_is_an_invalid_response_except_on_raw_paths() {
 async fn budget_exhausted_error_passes_unchanged() {
     // Groq uses the client's own API format; a request to Anthropic is translated.
     for (provider, body) in [("groq", r#"{"odd":1}"#), ("anthropic", r#"{"odd":2}"#), ("groq", "<h1>spent</h1>")] {
-        let played = GoldenProvider::start(412, JSON_CONTENT_TYPE, body.into(), 9).await;
-        let response = GoldenProvider::gateway_trusting_loopback().send(chat_via_provider(&played, provider)).await;
+        let golden_provider = GoldenProvider::start(412, JSON_CONTENT_TYPE, body.into(), 9).await;
+        let response =
+            GoldenProvider::gateway_trusting_loopback().send(chat_via_provider(&golden_provider, provider)).await;
         assert_eq!((response.status, response.text().as_str()), (412, body), "{provider}");
         assert_eq!(response.header("x-request-id"), Some("up-1"));
     }
@@ -157,9 +160,9 @@ async fn budget_exhausted_error_passes_unchanged() {
 
 #[tokio::test]
 async fn anthropic_client_gets_errors_in_its_own_format() {
-    let played = GoldenProvider::start(503, "text/plain", b"upstream connect error".to_vec(), 9).await;
+    let golden_provider = GoldenProvider::start(503, "text/plain", b"upstream connect error".to_vec(), 9).await;
     let response = GoldenProvider::gateway_trusting_loopback()
-        .send(played.build_request("anthropic", MESSAGES_PATH, chat_body("m", false).into_bytes()))
+        .send(golden_provider.build_request("anthropic", MESSAGES_PATH, chat_body("m", false).into_bytes()))
         .await;
     let error = json!({"type": "api_error", "message": "anthropic error: upstream connect error"});
     assert_eq!(response.json(), json!({"type": "error", "error": error, "request_id": "up-1"}));
@@ -168,11 +171,13 @@ async fn anthropic_client_gets_errors_in_its_own_format() {
 #[tokio::test]
 async fn failed_request_returns_the_providers_request_id() {
     let kind = "application/json\r\nx-amzn-requestid: aws-1";
-    let played = GoldenProvider::start_with_headers(400, kind, br#"{"message":"no such model"}"#.to_vec(), 99).await;
-    let response = GoldenProvider::gateway_trusting_loopback().send(chat_via_provider(&played, "bedrock")).await;
+    let golden_provider =
+        GoldenProvider::start_with_headers(400, kind, br#"{"message":"no such model"}"#.to_vec(), 99).await;
+    let response =
+        GoldenProvider::gateway_trusting_loopback().send(chat_via_provider(&golden_provider, "bedrock")).await;
     assert_eq!((response.status, response.header("x-request-id")), (400, Some("aws-1")), "{}", response.text());
     let anthropics = GoldenProvider::gateway_trusting_loopback()
-        .send(played.build_request("bedrock", MESSAGES_PATH, chat_body("m", false).into_bytes()))
+        .send(golden_provider.build_request("bedrock", MESSAGES_PATH, chat_body("m", false).into_bytes()))
         .await;
     assert_eq!((anthropics.json()["request_id"].as_str(), anthropics.status), (Some("aws-1"), 400));
 }
@@ -198,8 +203,9 @@ async fn finish_reason_is_normalised_only_for_providers_that_need_it() {
 async fn response_is_normalised_up_to_a_size_limit() {
     for (length, is_mended) in [(300 * 1024, true), (16 * 1024 * 1024, false)] {
         let body = format!(r#"{{"data":[{{"embedding":"{}"}}]}}"#, "A".repeat(length));
-        let played = GoldenProvider::start(200, JSON_CONTENT_TYPE, body.clone().into_bytes(), 1 << 20).await;
-        let request = played.build_request("openai", "/v1/embeddings", br#"{"model":"m","input":"a"}"#.to_vec());
+        let golden_provider = GoldenProvider::start(200, JSON_CONTENT_TYPE, body.clone().into_bytes(), 1 << 20).await;
+        let request =
+            golden_provider.build_request("openai", "/v1/embeddings", br#"{"model":"m","input":"a"}"#.to_vec());
         let response = GoldenProvider::gateway_trusting_loopback()
             .send(request.header("x-gateway-strict-open-ai-compliance", "false"))
             .await;

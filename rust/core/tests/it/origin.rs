@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::harness::{
     CHAT_PATH, TestGateway, TestRequest, TestResponse, chat_body, get_request,
-    scripted::{ScriptedServer, accepts_connection_within, json_response},
+    scripted_server::{ScriptedServer, accepts_connection_within, json_response},
     spellings::forbidden_urls,
 };
 use penstock_mock::Server;

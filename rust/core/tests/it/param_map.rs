@@ -1,7 +1,7 @@
 //! Parameter mapping for providers whose API deviates from the client format. Providers without deviations receive
 //! every byte unchanged.
 
-use crate::harness::{CHAT_PATH, played::GoldenProvider};
+use crate::harness::{CHAT_PATH, golden_provider::GoldenProvider};
 use serde_json::{Value, json};
 
 const CHAT_RESPONSE: &[u8] =
@@ -14,7 +14,7 @@ fn chat_request_body() -> Value {
 
 #[tokio::test]
 async fn maps_chat_parameters_and_reports_dropped_ones() {
-    let played = GoldenProvider::start(200, "application/json", CHAT_RESPONSE.to_vec(), 4096).await;
+    let golden_provider = GoldenProvider::start(200, "application/json", CHAT_RESPONSE.to_vec(), 4096).await;
     let gateway = GoldenProvider::gateway_trusting_loopback();
     let body = chat_request_body().to_string().into_bytes();
     let system = {
@@ -39,45 +39,54 @@ async fn maps_chat_parameters_and_reports_dropped_ones() {
         ("mistral-ai", changed(&system, &["max_completion_tokens", "seed", "logprobs"], mistral), Some("logprobs")),
         ("groq", changed(&system, &["logprobs"], json!({})), Some("logprobs")),
     ] {
-        let response = gateway.send(played.build_request(provider, CHAT_PATH, body.clone())).await;
-        assert_eq!((response.status, played.parse_last_request().1), (200, expected), "{provider}");
+        let response = gateway.send(golden_provider.build_request(provider, CHAT_PATH, body.clone())).await;
+        assert_eq!((response.status, golden_provider.parse_last_request().1), (200, expected), "{provider}");
         assert_eq!(response.header("x-gateway-not-translated"), lost, "{provider}");
     }
 }
 
 #[tokio::test]
 async fn passes_proxy_requests_through_unchanged() {
-    let played = GoldenProvider::start(200, "application/json", CHAT_RESPONSE.to_vec(), 4096).await;
-    let forced =
-        played.build_request("mistral-ai", "/v1/proxy/chat/completions", chat_request_body().to_string().into_bytes());
+    let golden_provider = GoldenProvider::start(200, "application/json", CHAT_RESPONSE.to_vec(), 4096).await;
+    let forced = golden_provider.build_request(
+        "mistral-ai",
+        "/v1/proxy/chat/completions",
+        chat_request_body().to_string().into_bytes(),
+    );
     for (count, request) in [(1, forced), (2, GoldenProvider::passthrough_request(CHAT_PATH, chat_request_body()))] {
-        let response = played.gateway_with_saved_provider("mistral-ai").send(request).await;
-        assert_eq!((response.status, played.request_lines.lock().unwrap().len()), (200, count), "{}", response.text());
-        assert_eq!(played.parse_last_request().1, chat_request_body());
+        let response = golden_provider.gateway_with_saved_provider("mistral-ai").send(request).await;
+        assert_eq!(
+            (response.status, golden_provider.request_lines.lock().unwrap().len()),
+            (200, count),
+            "{}",
+            response.text()
+        );
+        assert_eq!(golden_provider.parse_last_request().1, chat_request_body());
     }
 }
 
 #[tokio::test]
 async fn maps_parameters_of_translated_requests_too() {
-    let played = GoldenProvider::start(200, "application/json", CHAT_RESPONSE.to_vec(), 4096).await;
+    let golden_provider = GoldenProvider::start(200, "application/json", CHAT_RESPONSE.to_vec(), 4096).await;
     let gateway = GoldenProvider::gateway_trusting_loopback();
     let body = json!({"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": "x"}],
         "tools": [{"name": "t", "input_schema": {"type": "object"}}], "tool_choice": {"type": "any"}});
     let response =
-        gateway.send(played.build_request("mistral-ai", "/v1/messages", body.to_string().into_bytes())).await;
-    assert_eq!((response.status, &played.parse_last_request().1["tool_choice"]), (200, &json!("any")));
+        gateway.send(golden_provider.build_request("mistral-ai", "/v1/messages", body.to_string().into_bytes())).await;
+    assert_eq!((response.status, &golden_provider.parse_last_request().1["tool_choice"]), (200, &json!("any")));
 }
 
 #[tokio::test]
 async fn maps_tool_history_only_for_mistral_models_on_azure() {
-    let played = GoldenProvider::start(200, "application/json", CHAT_RESPONSE.to_vec(), 4096).await;
+    let golden_provider = GoldenProvider::start(200, "application/json", CHAT_RESPONSE.to_vec(), 4096).await;
     let gateway = GoldenProvider::gateway_trusting_loopback();
     for (model, bridge) in [("mistral-medium-2505", &["assistant"][..]), ("gpt-4o", &[])] {
         let call = json!({"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}});
         let body = json!({"model": model, "messages": [{"role": "assistant", "tool_calls": [call]},
             {"role": "tool", "tool_call_id": "c", "content": "1"}, {"role": "user", "content": "x"}]});
-        let response = gateway.send(played.build_request("azure-ai", CHAT_PATH, body.to_string().into_bytes())).await;
-        let sent = played.parse_last_request().1;
+        let response =
+            gateway.send(golden_provider.build_request("azure-ai", CHAT_PATH, body.to_string().into_bytes())).await;
+        let sent = golden_provider.parse_last_request().1;
         let roles: Vec<_> =
             sent["messages"].as_array().unwrap().iter().filter_map(|item| item["role"].as_str()).collect();
         assert_eq!(

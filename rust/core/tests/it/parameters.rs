@@ -3,22 +3,22 @@
 
 use crate::harness::{
     CHAT_PATH, TestGateway, TestRequest, pick_fields, post_with_config, request_without_provider,
-    scripted::{self, ScriptedServer, read_request},
+    scripted_server::{self, ScriptedServer, read_request},
 };
 use serde_json::json;
 use tokio::{io::AsyncWriteExt, sync::mpsc};
 
 /// Starts a provider that sends the bodies it receives to a channel. It answers 503 if the request contains "fails".
 async fn start_recording_provider() -> (ScriptedServer, mpsc::UnboundedReceiver<String>) {
-    let (tell, response) = mpsc::unbounded_channel();
+    let (sender, response) = mpsc::unbounded_channel();
     let provider = ScriptedServer::start(move |mut io, _| {
-        let tell = tell.clone();
+        let sender = sender.clone();
         async move {
             while let Some(request) = read_request(&mut io).await {
                 let text = String::from_utf8(request).unwrap();
-                tell.send(text.split_once("\r\n\r\n").unwrap().1.to_owned()).unwrap();
+                sender.send(text.split_once("\r\n\r\n").unwrap().1.to_owned()).unwrap();
                 let status = if text.contains("fails") { "503 Service Unavailable" } else { "200 OK" };
-                let _ = io.write_all(&scripted::json_response(status, "", "{}")).await;
+                let _ = io.write_all(&scripted_server::json_response(status, "", "{}")).await;
             }
         }
     })

@@ -4,7 +4,7 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::harness::{CHAT_PATH, TestGateway, TestResponse, played::GoldenProvider, post_with_config};
+use crate::harness::{CHAT_PATH, TestGateway, TestResponse, golden_provider::GoldenProvider, post_with_config};
 
 const TEXT: &str = "call ann@mail.example";
 /// What no result may show.

@@ -4,7 +4,7 @@
 use crate::harness::{
     CHAT_PATH, TestGateway, TestRequest, chat_body, chat_request, fetch_directly, get_request, pick_fields,
     post_request,
-    scripted::{ScriptedServer, json_response, read_request},
+    scripted_server::{ScriptedServer, json_response, read_request},
     wait_for_ledger_entries,
 };
 use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
@@ -23,12 +23,12 @@ fn request_to_mock(method: &str, target: &str) -> TestRequest {
 
 #[tokio::test]
 async fn request_and_response_bodies_are_byte_identical() {
-    let (tell, mut response) = mpsc::unbounded_channel();
+    let (sender, mut response) = mpsc::unbounded_channel();
     let reply = "{ \"b\":1.0, \"a\" : \"\\u00e9\", \"b\":2 }\n";
     let provider = ScriptedServer::start(move |mut io, _| {
-        let tell = tell.clone();
+        let sender = sender.clone();
         async move {
-            tell.send(read_request(&mut io).await.unwrap()).unwrap();
+            sender.send(read_request(&mut io).await.unwrap()).unwrap();
             io.write_all(&json_response("200 OK", "", reply)).await.unwrap();
         }
     })
@@ -166,12 +166,12 @@ const KEY_LOCATIONS: [(&str, &str, &str); 14] = [
 
 #[tokio::test]
 async fn gateway_keys_never_reach_a_provider() {
-    let (tell, mut response) = mpsc::unbounded_channel();
+    let (sender, mut response) = mpsc::unbounded_channel();
     let provider = ScriptedServer::start(move |mut io, _| {
-        let tell = tell.clone();
+        let sender = sender.clone();
         async move {
             while let Some(sent) = read_request(&mut io).await {
-                tell.send(String::from_utf8(sent).unwrap()).unwrap();
+                sender.send(String::from_utf8(sent).unwrap()).unwrap();
                 io.write_all(&json_response("200 OK", "", "{}")).await.unwrap();
             }
         }
@@ -328,12 +328,12 @@ async fn denied_key_returns_403_with_the_reason() {
 
 #[tokio::test]
 async fn google_resumable_upload_continues_through_the_gateway() {
-    let (tell, mut response) = mpsc::unbounded_channel();
+    let (sender, mut response) = mpsc::unbounded_channel();
     let provider = ScriptedServer::start(move |mut io, _| {
-        let tell = tell.clone();
+        let sender = sender.clone();
         async move {
             while let Some(sent) = read_request(&mut io).await {
-                tell.send(String::from_utf8(sent).unwrap()).unwrap();
+                sender.send(String::from_utf8(sent).unwrap()).unwrap();
                 let more = "x-goog-upload-status: active\r\nx-goog-upload-url: https://generativelanguage.googleapis.com/upload/v1beta/files?upload_id=A\r\n";
                 io.write_all(&json_response("200 OK", more, "{}")).await.unwrap();
             }
@@ -365,12 +365,12 @@ async fn google_resumable_upload_continues_through_the_gateway() {
 
 /// Starts a provider that reports each request that it receives, and answers all with an upload URL of Google's.
 async fn start_upload_provider() -> (ScriptedServer, mpsc::UnboundedReceiver<String>) {
-    let (tell, received) = mpsc::unbounded_channel();
+    let (sender, received) = mpsc::unbounded_channel();
     let provider = ScriptedServer::start(move |mut io, _| {
-        let tell = tell.clone();
+        let sender = sender.clone();
         async move {
             while let Some(sent) = read_request(&mut io).await {
-                tell.send(String::from_utf8(sent).unwrap()).unwrap();
+                sender.send(String::from_utf8(sent).unwrap()).unwrap();
                 let more =
                     "x-goog-upload-url: https://generativelanguage.googleapis.com/upload/v1/files?upload_id=A\r\n";
                 io.write_all(&json_response("200 OK", more, "{}")).await.unwrap();
@@ -597,7 +597,8 @@ async fn large_chunked_response_arrives_complete() {
     let body = "x".repeat(3_000_000);
     let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n";
     let framed =
-        [head.as_bytes(), &crate::harness::scripted::encode_chunks(body.as_bytes(), 100_000), b"0\r\n\r\n"].concat();
+        [head.as_bytes(), &crate::harness::scripted_server::encode_chunks(body.as_bytes(), 100_000), b"0\r\n\r\n"]
+            .concat();
     let provider = ScriptedServer::start_responding(framed).await;
     let response = TestGateway::for_url(&provider.url()).send(chat_request("m")).await;
     assert!(response.is_streamed && response.body == body.as_bytes() && response.header("content-length").is_none());

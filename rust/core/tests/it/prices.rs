@@ -3,7 +3,7 @@
 use crate::harness::{
     CHAT_PATH, MESSAGES_PATH, TestGateway, TestRequest, chat_body, chat_request, pick_fields, post_request,
     post_with_config,
-    scripted::{
+    scripted_server::{
         SSE_RESPONSE_HEAD, ScriptedServer, encode_chunks, gzip_compress, gzip_response, json_response, read_request,
         sse_response,
     },

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::{
-    harness::{TestGateway, TestRequest, TestResponse, played::GoldenProvider},
+    harness::{TestGateway, TestRequest, TestResponse, golden_provider::GoldenProvider},
     prompts::{CHAT_RESPONSE, greeting, snapshot_of, start_gateway},
 };
 

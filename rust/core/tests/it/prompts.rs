@@ -9,7 +9,7 @@ use penstock_core::prompts::{
 use proptest::{collection, prelude::*};
 use serde_json::{Value, json};
 
-use crate::harness::{TestGateway, TestRequest, TestResponse, played::GoldenProvider, sha256_hex};
+use crate::harness::{TestGateway, TestRequest, TestResponse, golden_provider::GoldenProvider, sha256_hex};
 
 /// Files of the Mustache specification, with the number of their cases.
 const SPEC_FILES: [(&str, usize); 6] =

@@ -13,7 +13,7 @@ use std::{
 
 use crate::harness::{
     CHAT_PATH, TestGateway, TestRequest, chat_body, post_request,
-    scripted::{ScriptedServer, json_response, read_request, read_request_head},
+    scripted_server::{ScriptedServer, json_response, read_request, read_request_head},
     tls::{tls_acceptor, tls_file},
     wait_until,
 };
@@ -296,8 +296,8 @@ async fn unresolvable_provider_host_is_left_to_the_proxy() {
             });
             let response = gateway.send(request).await;
             let requests = proxy.take_request_heads();
-            let is_asked = requests.iter().any(|head| head.starts_with(&format!("CONNECT {host}:443 ")));
-            assert!(is_asked && response.status >= 500, "{host} {kind}: {} {requests:?}", response.text());
+            let is_tunnelled = requests.iter().any(|head| head.starts_with(&format!("CONNECT {host}:443 ")));
+            assert!(is_tunnelled && response.status >= 500, "{host} {kind}: {} {requests:?}", response.text());
         }
     }
     // If the local network resolves the host to a private address, that address is checked like any other.

@@ -2,7 +2,7 @@
 
 use crate::harness::{
     TestGateway, TestRequest, pick_fields,
-    talk::{REALTIME_PATH, close_code_and_reason, expect_rejection, open_realtime, realtime_request},
+    realtime_client::{REALTIME_PATH, close_code_and_reason, expect_rejection, open_realtime, realtime_request},
     wait_for_ledger_entries,
 };
 use penstock_core::endpoints::realtime::Message;
@@ -17,17 +17,17 @@ async fn session_relays_messages_and_writes_one_record_with_usage() {
     let prices_json =
         json!([{"provider": "mock", "model": "gpt-realtime", "prices": [{"version": "v1", "rates": rates}]}]);
     gateway.apply_snapshot(&json!({"epoch": "1", "prices": {"overrides": prices_json}}));
-    let mut talk = open_realtime(&gateway, realtime_request(REALTIME_PATH)).await;
-    assert_eq!(talk.receive_event().await["session"]["model"], "gpt-realtime");
+    let mut client = open_realtime(&gateway, realtime_request(REALTIME_PATH)).await;
+    assert_eq!(client.receive_event().await["session"]["model"], "gpt-realtime");
     for _ in 0..2 {
-        talk.send_event(json!({"type": "response.create"})).await;
-        assert_eq!(talk.receive_until("response.output_text.delta").await["delta"], "Hello");
-        talk.receive_until("response.done").await;
+        client.send_event(json!({"type": "response.create"})).await;
+        assert_eq!(client.receive_until("response.output_text.delta").await["delta"], "Hello");
+        client.receive_until("response.done").await;
     }
-    talk.send_message(Message::Binary(vec![0, 255, 7].into())).await;
-    assert_eq!(talk.receive_message().await, Message::Binary(vec![0, 255, 7].into()));
+    client.send_message(Message::Binary(vec![0, 255, 7].into())).await;
+    assert_eq!(client.receive_message().await, Message::Binary(vec![0, 255, 7].into()));
     assert!(gateway.drain_records().is_empty(), "not before its end");
-    talk.close(1000, "done").await;
+    client.close(1000, "done").await;
     let record = gateway.single_record();
     let reply =
         pick_fields(&record, ["operation", "ai_model", "outcome", "is_success", "response_status_code", "stream_mode"]);
@@ -47,14 +47,14 @@ async fn session_relays_messages_and_writes_one_record_with_usage() {
 async fn record_lists_session_events_with_usage_and_errors() {
     let provider = Server::start().await;
     let gateway = TestGateway::for_provider(&provider);
-    let mut talk = open_realtime(&gateway, realtime_request(REALTIME_PATH)).await;
-    talk.send_event(json!({"type": "session.update", "session": {"voice": "ash"}})).await;
-    talk.receive_until("session.updated").await;
-    talk.send_event(json!({"type": "response.create"})).await;
-    talk.receive_until("response.done").await;
-    talk.send_event(json!({"type": "nothing"})).await;
-    talk.receive_until("error").await;
-    talk.close(1000, "").await;
+    let mut client = open_realtime(&gateway, realtime_request(REALTIME_PATH)).await;
+    client.send_event(json!({"type": "session.update", "session": {"voice": "ash"}})).await;
+    client.receive_until("session.updated").await;
+    client.send_event(json!({"type": "response.create"})).await;
+    client.receive_until("response.done").await;
+    client.send_event(json!({"type": "nothing"})).await;
+    client.receive_until("error").await;
+    client.close(1000, "").await;
     let record = gateway.single_record();
     let reply: Vec<_> = record["events"]
         .as_array()
@@ -73,12 +73,12 @@ async fn record_lists_session_events_with_usage_and_errors() {
         record["events"].as_array().unwrap().iter().map(|event| event["after"].as_f64().unwrap()).collect();
     assert!(after.is_sorted() && after[3] < record["response_time"].as_f64().unwrap(), "{after:?}");
     // A record lists at most 200 events and counts the rest.
-    let mut talk = open_realtime(&gateway, realtime_request(REALTIME_PATH)).await;
+    let mut client = open_realtime(&gateway, realtime_request(REALTIME_PATH)).await;
     for _ in 0..210 {
-        talk.send_event(json!({"type": "nothing"})).await;
-        talk.receive_until("error").await;
+        client.send_event(json!({"type": "nothing"})).await;
+        client.receive_until("error").await;
     }
-    talk.close(1000, "").await;
+    client.close(1000, "").await;
     let record = gateway.single_record();
     assert_eq!((record["events"].as_array().unwrap().len(), &record["events_left_out"]), (200, &json!(11)));
 }
@@ -95,13 +95,13 @@ async fn transcription_is_priced_by_its_own_model() {
     gateway.apply_snapshot(&json!({"epoch": "1", "prices": {"overrides": prices_json}}));
     // A transcription model without a price costs as much as the session's model.
     for (writer, audio, version) in [("gpt-4o-transcribe", 36_000, "v1+w1"), ("unknown", 120_000, "v1")] {
-        let mut talk = open_realtime(&gateway, realtime_request(REALTIME_PATH)).await;
+        let mut client = open_realtime(&gateway, realtime_request(REALTIME_PATH)).await;
         let input = json!({"input": {"transcription": {"model": writer}}});
-        talk.send_event(json!({"type": "session.update", "session": {"audio": input}})).await;
-        talk.send_event(json!({"type": "input_audio_buffer.commit"})).await;
-        talk.send_event(json!({"type": "response.create"})).await;
-        talk.receive_until("response.done").await;
-        talk.close(1000, "done").await;
+        client.send_event(json!({"type": "session.update", "session": {"audio": input}})).await;
+        client.send_event(json!({"type": "input_audio_buffer.commit"})).await;
+        client.send_event(json!({"type": "response.create"})).await;
+        client.receive_until("response.done").await;
+        client.close(1000, "done").await;
         let record = gateway.single_record();
         assert_eq!(record["usage"], json!({"input": 8, "output": 17, "audio_in": 17}));
         let cost = 7_000 + 50_000 + 16_000 + 1_000 + audio + 18_000;
@@ -118,12 +118,12 @@ async fn saved_price_applies_to_a_transcription_session() {
     gateway.apply_snapshot(&json!({"epoch": "1", "providers": [{"slug": "mine", "provider": "mock", "models": "m"}],
         "models": [{"id": "m", "allow_all": true, "models": [row("gpt-4o-transcribe")]}]}));
     let request = TestRequest::new("GET", "/v1/realtime?intent=transcription").header("x-gateway-provider", "@mine");
-    let mut talk = open_realtime(&gateway, request).await;
+    let mut client = open_realtime(&gateway, request).await;
     let input = json!({"input": {"transcription": {"model": "gpt-4o-transcribe"}}});
-    talk.send_event(json!({"type": "session.update", "session": {"audio": input}})).await;
-    talk.send_event(json!({"type": "input_audio_buffer.commit"})).await;
-    talk.receive_until("conversation.item.input_audio_transcription.completed").await;
-    talk.close(1000, "").await;
+    client.send_event(json!({"type": "session.update", "session": {"audio": input}})).await;
+    client.send_event(json!({"type": "input_audio_buffer.commit"})).await;
+    client.receive_until("conversation.item.input_audio_transcription.completed").await;
+    client.close(1000, "").await;
     let record = gateway.single_record();
     let cost = 1_000 + 36_000 + 18_000;
     assert_eq!(
@@ -141,9 +141,9 @@ async fn azure_foundry_session_uses_the_v1_path() {
         .header("x-gateway-provider", "azure-ai")
         .header("x-gateway-custom-host", &provider.url())
         .header("authorization", "Bearer sk-1");
-    let mut talk = open_realtime(&gateway, request).await;
-    assert_eq!(talk.receive_until("session.created").await["session"]["model"], "gpt-realtime");
-    talk.close(1000, "").await;
+    let mut client = open_realtime(&gateway, request).await;
+    assert_eq!(client.receive_until("session.created").await["session"]["model"], "gpt-realtime");
+    client.close(1000, "").await;
     let entry = wait_for_ledger_entries(&provider, 1).await.remove(0);
     assert_eq!((entry.path.as_str(), entry.header("authorization")), (REALTIME_PATH, Some("Bearer sk-1")));
     assert_eq!(pick_fields(&gateway.single_record(), ["operation", "ai_org"]), json!(["realtime", "azure-ai"]));
@@ -199,28 +199,28 @@ async fn session_update_with_a_disallowed_model_ends_the_session() {
     let update = |session: Value| json!({"type": "session.update", "session": session});
     let build_request = || TestRequest::new("GET", "/v1/realtime?model=good").header("x-gateway-provider", "@az");
     for body in [session("bad"), json!({"input_audio_transcription": {"model": "bad"}}), json!({"model": "bad"})] {
-        let mut talk = open_realtime(&gateway, build_request()).await;
-        talk.receive_until("session.created").await;
-        talk.send_event(update(body.clone())).await;
-        assert_eq!(close_code_and_reason(&talk.receive_message().await).0, 1008, "{body}");
-        talk.wait_until_closed().await;
+        let mut client = open_realtime(&gateway, build_request()).await;
+        client.receive_until("session.created").await;
+        client.send_event(update(body.clone())).await;
+        assert_eq!(close_code_and_reason(&client.receive_message().await).0, 1008, "{body}");
+        client.wait_until_closed().await;
         assert_eq!(gateway.single_record()["outcome"], "refused", "{body}");
     }
-    let mut talk = open_realtime(&gateway, build_request()).await;
-    talk.receive_until("session.created").await;
-    talk.send_event(update(session("good"))).await;
-    talk.receive_until("session.updated").await;
-    talk.close(1000, "").await;
+    let mut client = open_realtime(&gateway, build_request()).await;
+    client.receive_until("session.created").await;
+    client.send_event(update(session("good"))).await;
+    client.receive_until("session.updated").await;
+    client.close(1000, "").await;
 }
 
 #[tokio::test]
 async fn responses_api_works_over_a_websocket() {
     let provider = Server::start().await;
     let gateway = TestGateway::for_provider(&provider);
-    let mut talk = open_realtime(&gateway, realtime_request("/v1/responses")).await;
-    talk.send_event(json!({"type": "response.create", "model": "m", "input": "hi"})).await;
-    assert_eq!(talk.receive_until("response.completed").await["response"]["usage"]["total_tokens"], 20);
-    talk.close(1000, "").await;
+    let mut client = open_realtime(&gateway, realtime_request("/v1/responses")).await;
+    client.send_event(json!({"type": "response.create", "model": "m", "input": "hi"})).await;
+    assert_eq!(client.receive_until("response.completed").await["response"]["usage"]["total_tokens"], 20);
+    client.close(1000, "").await;
     let record = gateway.single_record();
     let reply = pick_fields(&record, ["operation", "ai_model", "total_units", "outcome"]);
     assert_eq!(reply, json!(["createModelResponse", "m", 20, "complete"]));
@@ -241,14 +241,14 @@ async fn each_response_of_a_session_is_priced_by_its_own_model() {
         // If the price of one model is unknown, the cost is unknown; the first model's price does not apply instead.
         (["small", "unknown", "small"], json!(null), json!(null)),
     ] {
-        let mut talk =
+        let mut client =
             open_realtime(&gateway, TestRequest::new("GET", "/v1/responses").header("x-gateway-provider", "@mine"))
                 .await;
         for model in models {
-            talk.send_event(json!({"type": "response.create", "model": model, "input": "hi"})).await;
-            talk.receive_until("response.completed").await;
+            client.send_event(json!({"type": "response.create", "model": model, "input": "hi"})).await;
+            client.receive_until("response.completed").await;
         }
-        talk.close(1000, "").await;
+        client.close(1000, "").await;
         let record = gateway.single_record();
         let reply = pick_fields(&record, ["ai_model", "total_units", "cost_nanodollars", "price_version"]);
         assert_eq!(reply, json!([models[0], 60, cost, version]), "{models:?}");
@@ -270,16 +270,16 @@ async fn message_with_a_disallowed_model_ends_the_session() {
         r#""model":"good","tools":[{"type":"image_generation","model":"bad"}]"#,
         r#""response":{"model":"good","tools":[{"type":"image_generation","model":"bad"}]}"#,
     ] {
-        let mut talk = open_realtime(&gateway, build_request()).await;
-        talk.send_message(Message::text(create(more))).await;
-        assert_eq!(close_code_and_reason(&talk.receive_message().await).0, 1008, "{more}");
-        talk.wait_until_closed().await;
+        let mut client = open_realtime(&gateway, build_request()).await;
+        client.send_message(Message::text(create(more))).await;
+        assert_eq!(close_code_and_reason(&client.receive_message().await).0, 1008, "{more}");
+        client.wait_until_closed().await;
         assert_eq!(gateway.single_record()["outcome"], "refused", "{more}");
     }
-    let mut talk = open_realtime(&gateway, build_request()).await;
-    talk.send_message(Message::text(create(r#""model":"good""#))).await;
-    talk.receive_until("response.completed").await;
-    talk.close(1000, "").await;
+    let mut client = open_realtime(&gateway, build_request()).await;
+    client.send_message(Message::text(create(r#""model":"good""#))).await;
+    client.receive_until("response.completed").await;
+    client.close(1000, "").await;
 }
 
 #[tokio::test]
@@ -287,11 +287,11 @@ async fn provider_close_code_and_reason_reach_the_client() {
     let provider = Server::start().await;
     let gateway = TestGateway::for_provider(&provider);
     for (code, outcome, error) in [(1000, "complete", Value::Null), (4001, "cut", json!("upstream_disconnected"))] {
-        let mut talk = open_realtime(&gateway, realtime_request(REALTIME_PATH)).await;
-        talk.receive_event().await;
-        talk.send_event(json!({"type": "mock.close", "code": code, "reason": "enough"})).await;
-        assert_eq!(close_code_and_reason(&talk.receive_message().await), (code, "enough".into()));
-        talk.wait_until_closed().await;
+        let mut client = open_realtime(&gateway, realtime_request(REALTIME_PATH)).await;
+        client.receive_event().await;
+        client.send_event(json!({"type": "mock.close", "code": code, "reason": "enough"})).await;
+        assert_eq!(close_code_and_reason(&client.receive_message().await), (code, "enough".into()));
+        client.wait_until_closed().await;
         assert_eq!(pick_fields(&gateway.single_record(), ["outcome", "error"]), json!([outcome, error]));
     }
     let all = wait_for_ledger_entries(&provider, 2).await;
@@ -302,12 +302,12 @@ async fn provider_close_code_and_reason_reach_the_client() {
 async fn provider_disconnect_is_an_error_and_usage_is_recorded() {
     let provider = Server::start().await;
     let gateway = TestGateway::for_provider(&provider);
-    let mut talk = open_realtime(&gateway, realtime_request(REALTIME_PATH)).await;
-    talk.send_event(json!({"type": "response.create"})).await;
-    talk.receive_until("response.done").await;
-    talk.send_event(json!({"type": "mock.drop"})).await;
-    assert_eq!(close_code_and_reason(&talk.receive_message().await).0, 1011);
-    talk.wait_until_closed().await;
+    let mut client = open_realtime(&gateway, realtime_request(REALTIME_PATH)).await;
+    client.send_event(json!({"type": "response.create"})).await;
+    client.receive_until("response.done").await;
+    client.send_event(json!({"type": "mock.drop"})).await;
+    assert_eq!(close_code_and_reason(&client.receive_message().await).0, 1011);
+    client.wait_until_closed().await;
     let reply = pick_fields(&gateway.single_record(), ["outcome", "error", "is_success", "total_units"]);
     assert_eq!(reply, json!(["cut", "upstream_disconnected", false, 20]));
 }
@@ -316,11 +316,11 @@ async fn provider_disconnect_is_an_error_and_usage_is_recorded() {
 async fn client_disconnect_writes_one_record_with_usage() {
     let provider = Server::start().await;
     let gateway = TestGateway::for_provider(&provider);
-    let mut talk = open_realtime(&gateway, realtime_request(REALTIME_PATH)).await;
-    talk.send_event(json!({"type": "response.create"})).await;
-    talk.receive_until("response.done").await;
-    talk.sender = None;
-    talk.wait_until_closed().await;
+    let mut client = open_realtime(&gateway, realtime_request(REALTIME_PATH)).await;
+    client.send_event(json!({"type": "response.create"})).await;
+    client.receive_until("response.done").await;
+    client.sender = None;
+    client.wait_until_closed().await;
     let reply = pick_fields(&gateway.single_record(), ["outcome", "is_success", "total_units", "response_status_code"]);
     assert_eq!(reply, json!(["aborted", false, 20, 101]));
     assert_eq!(wait_for_ledger_entries(&provider, 1).await[0].outcome, Outcome::Complete, "the provider was told");
@@ -330,31 +330,31 @@ async fn client_disconnect_writes_one_record_with_usage() {
 async fn slow_client_slows_the_provider() {
     let provider = Server::start().await;
     let gateway = TestGateway::for_provider(&provider);
-    let mut talk = open_realtime(&gateway, realtime_request(REALTIME_PATH)).await;
-    talk.receive_event().await;
-    talk.send_event(json!({"type": "mock.flood", "count": 400, "bytes": 100_000})).await;
+    let mut client = open_realtime(&gateway, realtime_request(REALTIME_PATH)).await;
+    client.receive_event().await;
+    client.send_event(json!({"type": "mock.flood", "count": 400, "bytes": 100_000})).await;
     // 40 MB, which is far more than sockets and channels buffer.
     for at in 0..5 {
-        assert_eq!(talk.receive_event().await["at"], at);
+        assert_eq!(client.receive_event().await["at"], at);
     }
     tokio::time::sleep(std::time::Duration::from_millis(100)).await;
     let passed = gateway.state.record_sink.metrics.to_json()["pieces"].as_u64().unwrap();
     assert!(passed < 12, "{passed} messages went on to a caller who took six");
     for at in 5..400 {
-        assert_eq!(talk.receive_event().await["at"], at);
+        assert_eq!(client.receive_event().await["at"], at);
     }
-    talk.close(1000, "").await;
+    client.close(1000, "").await;
 }
 
 #[tokio::test]
 async fn oversized_message_ends_the_session() {
     let provider = Server::start().await;
     let gateway = TestGateway::for_provider(&provider);
-    let mut talk = open_realtime(&gateway, realtime_request(REALTIME_PATH)).await;
-    talk.receive_event().await;
-    talk.send_message(Message::Binary(vec![0; 16 * 1024 * 1024 + 1].into())).await;
-    assert_eq!(close_code_and_reason(&talk.receive_message().await).0, 1009);
-    talk.wait_until_closed().await;
+    let mut client = open_realtime(&gateway, realtime_request(REALTIME_PATH)).await;
+    client.receive_event().await;
+    client.send_message(Message::Binary(vec![0; 16 * 1024 * 1024 + 1].into())).await;
+    assert_eq!(close_code_and_reason(&client.receive_message().await).0, 1009);
+    client.wait_until_closed().await;
     assert_eq!(pick_fields(&gateway.single_record(), ["outcome", "error"]), json!(["refused", "body_too_large"]));
 }
 
@@ -365,14 +365,14 @@ async fn pings_keep_a_session_alive_and_detect_a_dead_provider() {
         settings.heartbeat_ms = 20;
         settings.idle_timeout_ms = 200;
     });
-    let mut talk = open_realtime(&gateway, realtime_request(REALTIME_PATH)).await;
-    talk.receive_event().await;
+    let mut client = open_realtime(&gateway, realtime_request(REALTIME_PATH)).await;
+    client.receive_event().await;
     tokio::time::sleep(std::time::Duration::from_millis(400)).await;
-    talk.send_event(json!({"type": "mock.pings"})).await;
-    assert!(talk.receive_event().await["count"].as_u64().unwrap() > 3);
-    talk.send_event(json!({"type": "mock.silence"})).await;
-    assert_eq!(close_code_and_reason(&talk.receive_message().await).0, 1011);
-    talk.wait_until_closed().await;
+    client.send_event(json!({"type": "mock.pings"})).await;
+    assert!(client.receive_event().await["count"].as_u64().unwrap() > 3);
+    client.send_event(json!({"type": "mock.silence"})).await;
+    assert_eq!(close_code_and_reason(&client.receive_message().await).0, 1011);
+    client.wait_until_closed().await;
     assert_eq!(pick_fields(&gateway.single_record(), ["outcome", "error"]), json!(["cut", "idle_timeout"]));
 }
 
@@ -380,10 +380,10 @@ async fn pings_keep_a_session_alive_and_detect_a_dead_provider() {
 async fn graceful_shutdown_closes_sessions() {
     let provider = Server::start().await;
     let gateway = TestGateway::for_provider(&provider);
-    let mut talk = open_realtime(&gateway, realtime_request(REALTIME_PATH)).await;
-    talk.receive_event().await;
+    let mut client = open_realtime(&gateway, realtime_request(REALTIME_PATH)).await;
+    client.receive_event().await;
     gateway.state.drain();
-    assert_eq!(close_code_and_reason(&talk.receive_message().await).0, 1012);
-    talk.wait_until_closed().await;
+    assert_eq!(close_code_and_reason(&client.receive_message().await).0, 1012);
+    client.wait_until_closed().await;
     assert_eq!(pick_fields(&gateway.single_record(), ["outcome", "error"]), json!(["cut", "draining"]));
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::harness::{
     CHAT_PATH, MESSAGES_PATH, TestGateway, TestRequest, chat_body, chat_request, get_request, into_stream, pick_fields,
-    post_request, scripted::ScriptedServer, stream_request, wait_for_ledger_entries, wait_until, with_timeout,
+    post_request, scripted_server::ScriptedServer, stream_request, wait_for_ledger_entries, wait_until, with_timeout,
 };
 use bytes::Bytes;
 use penstock_mock::{Outcome, Server};

@@ -4,11 +4,10 @@
 use std::fs;
 
 use crate::harness::{
-    CHAT_PATH, MESSAGES_PATH, TestGateway, TestRequest, TestResponse, chat_body, chat_request, mock_target,
-    pick_fields,
-    played::{GoldenProvider, extract_model, golden_case},
-    post_with_config, routing_headers,
-    scripted::{SSE_RESPONSE_HEAD, ScriptedServer, encode_chunks},
+    CHAT_PATH, MESSAGES_PATH, TestGateway, TestRequest, TestResponse, chat_body, chat_request,
+    golden_provider::{GoldenProvider, extract_model, golden_case},
+    mock_target, pick_fields, post_with_config, routing_headers,
+    scripted_server::{SSE_RESPONSE_HEAD, ScriptedServer, encode_chunks},
     wait_for_ledger_entries,
 };
 use penstock_mock::Server;
@@ -118,7 +117,7 @@ async fn holds_bedrock_frames_and_gemini_items_like_sse_events() {
         for first in [complete.clone(), half, failed] {
             let first = GoldenProvider::start(200, "text/event-stream", first, 33).await;
             let second = GoldenProvider::start(200, "text/event-stream", complete.clone(), 33).await;
-            let at = |played: &GoldenProvider| json!({"provider": "openai", "api_key": "sk-1", "custom_host": played.server.url()});
+            let at = |golden_provider: &GoldenProvider| json!({"provider": "openai", "api_key": "sk-1", "custom_host": golden_provider.server.url()});
             let gateway = GoldenProvider::gateway_trusting_loopback();
             let config = recovery_config(&json!("hold"), &[at(&first), at(&second)]);
             let response = gateway.send(post_with_config(&config, path, requests.clone())).await;
@@ -224,13 +223,13 @@ async fn chat_stream_continues_on_another_target_as_one_response() {
         assert!(events.iter().all(|event| event["id"] == events[0]["id"]), "{fault}");
         assert_eq!(events.iter().filter(|event| event["choices"][0]["delta"]["role"].is_string()).count(), 1);
         let record = gateway.single_record();
-        let told_steps = json!([
+        let expected_steps = json!([
             ["tried", "targets[0]"],
             ["broke_off", "targets[0]"],
             ["tried", "targets[1]"],
             ["continued", "targets[1]"]
         ]);
-        assert_eq!(decision_steps(&record), told_steps);
+        assert_eq!(decision_steps(&record), expected_steps);
         let attempts = record["attempts"].as_array().unwrap();
         let targets: Vec<_> = attempts.iter().map(|attempt| &attempt["target"]).collect();
         assert_eq!(targets, ["config.targets[0]", "config.targets[1]"]);
@@ -490,7 +489,7 @@ async fn sends_the_prefill_in_the_form_each_provider_expects() {
         last[field] = true.into();
         last
     };
-    for (slug, model, path, last, beside) in [
+    for (slug, model, path, last_message, prefix_field) in [
         ("mistral-ai", "mistral-small-latest", "/v1/chat/completions", with("prefix"), None),
         ("deepseek", "deepseek-chat", "/beta/chat/completions", with("prefix"), None),
         ("moonshot", "kimi-k2.5", "/v1/chat/completions", with("partial"), None),
@@ -535,7 +534,11 @@ async fn sends_the_prefill_in_the_form_each_provider_expects() {
             let messages = body["messages"].as_array().unwrap();
             let assistant_message =
                 messages.iter().find(|message| message["role"] == "assistant").cloned().unwrap_or_default();
-            assert_eq!((assistant_message, body["prefix"].as_str()), (last.clone(), beside), "{slug} {caller}");
+            assert_eq!(
+                (assistant_message, body["prefix"].as_str()),
+                (last_message.clone(), prefix_field),
+                "{slug} {caller}"
+            );
             assert_eq!(messages[0]["role"], "user", "{slug} {caller}");
             assert_eq!(pick_fields(&gateway.single_record(), ["outcome", "ai_org"]), json!(["complete", slug]));
         }

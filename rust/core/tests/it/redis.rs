@@ -8,7 +8,7 @@ use std::{
 
 use crate::harness::{
     CHAT_PATH, TestGateway, chat_body, chat_with_config,
-    ill::FailingProvider,
+    failing_provider::FailingProvider,
     mock_target, post_with_config,
     redis_server::{
         DelayingRelay, RedisServer, cacheable_request, is_redis_available, send_cacheable_requests, start_node,
@@ -257,15 +257,15 @@ async fn counts_failures_of_all_nodes_together() {
 
 #[tokio::test]
 async fn one_node_probes_and_all_nodes_learn_the_result() {
-    let (ill, server) = (FailingProvider::start().await, RedisServer::start().await);
-    let url = ill.server.url();
+    let (failing_provider, server) = (FailingProvider::start().await, RedisServer::start().await);
+    let url = failing_provider.server.url();
     let nodes = [start_node(&url, &server.url()).await, start_node(&url, &server.url()).await];
     let config = circuit_breaker_config("ill", 1);
     nodes[0].send(chat_with_config(&config)).await;
     wait_until("both know", || nodes.iter().all(|node| open_breaker_count(node) == 1)).await;
-    let count = || ill.request_times().len();
+    let count = || failing_provider.request_times().len();
     for expected in [2, 3] {
-        ill.is_failing.store(expected == 2, Ordering::Relaxed);
+        failing_provider.is_failing.store(expected == 2, Ordering::Relaxed);
         for node in &nodes {
             node.state.shared.clock.advance(Duration::from_secs(31));
         }

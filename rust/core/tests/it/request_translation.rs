@@ -3,9 +3,9 @@
 use std::fs;
 
 use crate::harness::{
-    CHAT_PATH, MESSAGES_PATH, TestGateway, TestRequest, chat_body, pick_fields,
-    played::{GoldenProvider, extract_model, golden_case, read_hex_frames, strip_created_time},
-    post_with_config,
+    CHAT_PATH, MESSAGES_PATH, TestGateway, TestRequest, chat_body,
+    golden_provider::{GoldenProvider, extract_model, golden_case, read_hex_frames, strip_created_time},
+    pick_fields, post_with_config,
 };
 use penstock_mock::Server;
 use serde_json::{Value, json};
@@ -14,9 +14,9 @@ use serde_json::{Value, json};
 async fn routes_a_model_in_the_path_like_one_in_the_body() {
     let case = golden_case("openai/generateContent/whole");
     let responded = fs::read(case.path("response.json")).unwrap();
-    let played = GoldenProvider::start(200, "application/json", responded, 50).await;
+    let golden_provider = GoldenProvider::start(200, "application/json", responded, 50).await;
     let (_, request_body) = extract_model(&fs::read(case.path("request.json")).unwrap());
-    let url = played.server.url();
+    let url = golden_provider.server.url();
     let saved = json!({"epoch": "1", "providers": [
         {"slug": "mine", "provider": "openai", "api_key": "sk-1", "custom_host": url}]});
     let gateway = GoldenProvider::gateway_trusting_loopback();
@@ -34,7 +34,7 @@ async fn routes_a_model_in_the_path_like_one_in_the_body() {
     ] {
         let reply = gateway.send(build_request(path)).await;
         assert_eq!(
-            (reply.status, played.parse_last_request().1["model"].as_str()),
+            (reply.status, golden_provider.parse_last_request().1["model"].as_str()),
             (200, Some("gpt-4o")),
             "{}",
             reply.text()
@@ -50,25 +50,25 @@ async fn routes_a_model_in_the_path_like_one_in_the_body() {
             .header("x-gateway-config", &config.to_string())
     };
     assert_eq!(gateway.send(request_body("fast")).await.status, 200);
-    assert_eq!(pick_fields(&played.parse_last_request().1, ["model", "temperature"]), json!(["gpt-4.1", 0]));
+    assert_eq!(pick_fields(&golden_provider.parse_last_request().1, ["model", "temperature"]), json!(["gpt-4.1", 0]));
     assert_eq!(gateway.send(request_body("slow")).await.status, 200);
-    assert_eq!(pick_fields(&played.parse_last_request().1, ["model", "temperature"]), json!(["slow", 0.5]));
+    assert_eq!(pick_fields(&golden_provider.parse_last_request().1, ["model", "temperature"]), json!(["slow", 0.5]));
 }
 
 /// The Hugging Face router supports only chat; a dedicated endpoint also supports text completions.
 #[tokio::test]
 async fn dedicated_endpoint_gets_completions_unchanged() {
     let response_body = br#"{"object":"text_completion","choices":[{"text":" so","index":0,"finish_reason":"length"}],"usage":{"prompt_tokens":2,"completion_tokens":1,"total_tokens":3}}"#;
-    let played = GoldenProvider::start(200, "application/json", response_body.to_vec(), 50).await;
+    let golden_provider = GoldenProvider::start(200, "application/json", response_body.to_vec(), 50).await;
     let gateway = GoldenProvider::gateway_trusting_loopback();
-    let url = played.server.url();
+    let url = golden_provider.server.url();
     for (key, path) in [("huggingface_base_url", "/v1/completions"), ("custom_host", "/v1/chat/completions")] {
         let mut config = json!({"provider": "huggingface", "api_key": "k"});
         config[key] = url.as_str().into();
         let request = TestRequest::new("POST", "/v1/completions").header("content-type", "application/json");
         let body = r#"{"model":"tgi","prompt":"It is","max_tokens":3,"n":1}"#;
         let response = gateway.send(request.header("x-gateway-config", &config.to_string()).body(body)).await;
-        let (head, sent) = played.parse_last_request();
+        let (head, sent) = golden_provider.parse_last_request();
         assert!(head.starts_with(&format!("POST {path} HTTP/1.1")), "{head} {}", response.text());
         assert_eq!(
             (sent["prompt"] == "It is", response.body == response_body),
@@ -82,27 +82,28 @@ async fn same_api_format_passes_byte_for_byte_both_ways() {
     let body = br#"{ "contents" : [{"parts":[{"text":"Hi"}]}], "unknown": 1 }"#.to_vec();
     let response = br#"{"candidates":[{"finishReason":"STOP"}],"usageMetadata":{"promptTokenCount":9,"candidatesTokenCount":4,"thoughtsTokenCount":2,"cachedContentTokenCount":3,"totalTokenCount":15},"x":1}"#;
     for config in [json!({"provider": "google"}), json!({"provider": "google", "retry": {"attempts": 1}})] {
-        let played = GoldenProvider::start(200, "application/json", response.to_vec(), 20).await;
+        let golden_provider = GoldenProvider::start(200, "application/json", response.to_vec(), 20).await;
         let gateway = GoldenProvider::gateway_trusting_loopback();
         let mut config = config.clone();
-        config["custom_host"] = played.server.url().into();
+        config["custom_host"] = golden_provider.server.url().into();
         config["api_key"] = "sk-1".into();
         let request = TestRequest::new("POST", "/v1/models/gemini-2.5-pro:generateContent?x=1")
             .header("content-type", "application/json")
             .header("x-gateway-config", &config.to_string());
         let reply = gateway.send(request.body(body.clone())).await;
         assert_eq!((reply.status, reply.body.as_slice()), (200, response.as_slice()));
-        let (head, _) = played.parse_last_request();
+        let (head, _) = golden_provider.parse_last_request();
         assert!(head.starts_with("POST /v1beta/models/gemini-2.5-pro:generateContent?x=1 HTTP/1.1"), "{head}");
-        assert!(played.last_request.lock().unwrap().ends_with(&body));
+        assert!(golden_provider.last_request.lock().unwrap().ends_with(&body));
         assert_eq!(pick_fields(&gateway.single_record(), ["req_units", "res_units"]), json!([9, 6]));
     }
     let stream = read_hex_frames(&golden_case("bedrock/chatComplete/stream").path("response.hex"));
-    let played = GoldenProvider::start(200, "application/vnd.amazon.eventstream", stream.clone(), 33).await;
+    let golden_provider = GoldenProvider::start(200, "application/vnd.amazon.eventstream", stream.clone(), 33).await;
     let gateway = GoldenProvider::gateway_trusting_loopback();
-    let reply = gateway.send(played.build_request("bedrock", "/model/m%3A0/converse-stream", b"{ }".to_vec())).await;
+    let reply =
+        gateway.send(golden_provider.build_request("bedrock", "/model/m%3A0/converse-stream", b"{ }".to_vec())).await;
     assert_eq!((reply.status, reply.body.as_slice()), (200, stream.as_slice()));
-    assert!(played.parse_last_request().0.starts_with("POST /model/m%3A0/converse-stream HTTP/1.1"));
+    assert!(golden_provider.parse_last_request().0.starts_with("POST /model/m%3A0/converse-stream HTTP/1.1"));
     assert_eq!(
         pick_fields(&gateway.single_record(), ["outcome", "req_units", "res_units"]),
         json!(["complete", 20, 5])
@@ -111,22 +112,22 @@ async fn same_api_format_passes_byte_for_byte_both_ways() {
 
 #[tokio::test]
 async fn rejects_an_untranslatable_request_before_sending() {
-    let played = GoldenProvider::start(200, "application/json", Vec::new(), 50).await;
+    let golden_provider = GoldenProvider::start(200, "application/json", Vec::new(), 50).await;
     let request_body = json!({"model": "claude-x", "n": 3, "messages": []}).to_string();
     let response = GoldenProvider::gateway_trusting_loopback()
-        .send(played.build_request("anthropic", CHAT_PATH, request_body.into()))
+        .send(golden_provider.build_request("anthropic", CHAT_PATH, request_body.into()))
         .await;
     assert_eq!((response.status, response.error_code().as_str()), (400, "untranslatable_request"));
     assert!(response.text().contains("anthropic: n: "), "{}", response.text());
-    assert_eq!(played.server.connection_count(), 0);
+    assert_eq!(golden_provider.server.connection_count(), 0);
 }
 
 #[tokio::test]
 async fn signs_bedrock_requests_and_sends_no_api_key() {
     let responded = fs::read(golden_case("bedrock/chatComplete/whole").path("response.json")).unwrap();
-    let played = GoldenProvider::start(200, "application/json", responded, 50).await;
+    let golden_provider = GoldenProvider::start(200, "application/json", responded, 50).await;
     let build_request = || {
-        played
+        golden_provider
             .build_request("bedrock", CHAT_PATH, chat_body("m", false).into())
             .header("x-gateway-aws-access-key-id", "AKID")
     };
@@ -134,7 +135,7 @@ async fn signs_bedrock_requests_and_sends_no_api_key() {
         .header("x-gateway-aws-secret-access-key", "s3cret")
         .header("x-gateway-aws-session-token", "tok");
     assert_eq!(GoldenProvider::gateway_trusting_loopback().send(signed).await.status, 200);
-    let (head, _) = played.parse_last_request();
+    let (head, _) = golden_provider.parse_last_request();
     assert!(head.contains("authorization: AWS4-HMAC-SHA256 Credential=AKID/"), "{head}");
     assert!(head.contains("/eu-west-1/bedrock/aws4_request") && head.contains("x-amz-security-token: tok"), "{head}");
     assert!(!head.contains("s3cret") && !head.contains("sk-1") && head.matches("authorization").count() == 1, "{head}");
@@ -153,7 +154,7 @@ async fn fallback_translates_the_original_request_for_each_target() {
     let case = golden_case("google/chatComplete/tools_stream");
     let second =
         GoldenProvider::start(200, "text/event-stream", fs::read(case.path("response.sse")).unwrap(), 50).await;
-    let target = |provider: &str, played: &GoldenProvider| json!({"provider": provider, "api_key": "sk-1", "custom_host": played.server.url()});
+    let target = |provider: &str, golden_provider: &GoldenProvider| json!({"provider": provider, "api_key": "sk-1", "custom_host": golden_provider.server.url()});
     let targets = [target("anthropic", &first), target("google", &second)];
     let config = json!({"strategy": {"mode": "fallback", "on_status_codes": [529]}, "targets": targets});
     let gateway = GoldenProvider::gateway_trusting_loopback();
@@ -179,7 +180,7 @@ async fn fallback_translates_the_original_request_for_each_target() {
 
 #[tokio::test]
 async fn sends_anthropic_headers_only_to_anthropic() {
-    let played = GoldenProvider::start(
+    let golden_provider = GoldenProvider::start(
         200,
         "application/json",
         fs::read(golden_case("openai/messages/whole").path("response.json")).unwrap(),
@@ -187,18 +188,18 @@ async fn sends_anthropic_headers_only_to_anthropic() {
     )
     .await;
     let reply = GoldenProvider::gateway_trusting_loopback()
-        .send(played.build_request("openai", "/v1/messages?beta=true", chat_body("gpt-4o", false).into()))
+        .send(golden_provider.build_request("openai", "/v1/messages?beta=true", chat_body("gpt-4o", false).into()))
         .await;
     assert_eq!(reply.status, 200);
-    let (head, _) = played.parse_last_request();
+    let (head, _) = golden_provider.parse_last_request();
     assert!(head.starts_with("POST /chat/completions HTTP/1.1"), "{head}");
     assert!(!head.contains("anthropic-beta"), "{head}");
     let to_anthropic = fs::read(golden_case("anthropic/chatComplete/whole").path("response.json")).unwrap();
-    let played = GoldenProvider::start(200, "application/json", to_anthropic, 50).await;
+    let golden_provider = GoldenProvider::start(200, "application/json", to_anthropic, 50).await;
     GoldenProvider::gateway_trusting_loopback()
-        .send(played.build_request("anthropic", CHAT_PATH, chat_body("claude-x", false).into()))
+        .send(golden_provider.build_request("anthropic", CHAT_PATH, chat_body("claude-x", false).into()))
         .await;
-    let (head, _) = played.parse_last_request();
+    let (head, _) = golden_provider.parse_last_request();
     assert!(head.contains("anthropic-beta: caching") && head.contains("anthropic-version: 2023-06-01"), "{head}");
 }
 
@@ -321,14 +322,14 @@ async fn hosted_claude_messages_pass_unchanged_both_ways() {
             [_, sse, _] if sse.exists() => ("text/event-stream; charset=utf-8", fs::read(sse).unwrap()),
             [.., json] => ("application/json", fs::read(json).unwrap()),
         };
-        let played = GoldenProvider::start(200, kind, responded.clone(), 11).await;
+        let golden_provider = GoldenProvider::start(200, kind, responded.clone(), 11).await;
         let gateway = GoldenProvider::gateway_trusting_loopback();
         let request = fs::read(case.path("request.json")).unwrap();
         let reply = gateway
             .send(
                 TestRequest::new("POST", MESSAGES_PATH)
                     .header("x-gateway-provider", provider)
-                    .header("x-gateway-custom-host", &played.server.url())
+                    .header("x-gateway-custom-host", &golden_provider.server.url())
                     .header("x-gateway-vertex-project-id", "p")
                     .header("x-gateway-vertex-region", "europe-west4")
                     .header("x-gateway-aws-region", "eu-west-1")
@@ -348,7 +349,7 @@ async fn hosted_claude_messages_pass_unchanged_both_ways() {
         } else {
             assert_eq!(reply.text().as_bytes(), responded, "{provider} {label}: byte by byte");
         }
-        let bytes = played.last_request.lock().unwrap().clone();
+        let bytes = golden_provider.last_request.lock().unwrap().clone();
         let text = String::from_utf8(bytes).unwrap();
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
         assert!(head.contains(line) && head.contains(beta) && !head.contains("anthropic-version"), "{head}");
@@ -398,9 +399,9 @@ async fn translates_operations_other_than_chat() {
     ] {
         let case = golden_case(&format!("{provider}/{operation}/{label}"));
         let read = |file: &str| fs::read(case.path(file)).unwrap();
-        let played = GoldenProvider::start(200, "application/json", read("response.json"), 50).await;
+        let golden_provider = GoldenProvider::start(200, "application/json", read("response.json"), 50).await;
         let body = if method == "GET" { Vec::new() } else { read("request.json") };
-        let request = played.build_request(provider, path, body).method(method);
+        let request = golden_provider.build_request(provider, path, body).method(method);
         let reply = GoldenProvider::gateway_trusting_loopback().send(request).await;
         assert_eq!(reply.status, 200, "{provider} {operation}: {}", reply.text());
         let (mut actual, mut expected) =
@@ -409,7 +410,7 @@ async fn translates_operations_other_than_chat() {
             response.as_object_mut().unwrap().retain(|key, _| key != "created");
         }
         assert_eq!(actual, expected, "{provider} {operation}");
-        let bytes = played.last_request.lock().unwrap().clone();
+        let bytes = golden_provider.last_request.lock().unwrap().clone();
         let text = String::from_utf8(bytes).unwrap();
         assert!(text.contains(line), "{provider} {operation}: {text}");
         let is_form = text.contains("\r\ncontent-type: multipart/form-data; boundary=");
@@ -436,17 +437,18 @@ async fn google_client_embeds_and_counts_at_other_providers() {
         let case = golden_case(provider_name);
         let read = |file: &str| fs::read(case.path(file)).unwrap();
         let [provider, verb, _] = provider_name.split('/').collect::<Vec<_>>()[..] else { panic!("{provider_name}") };
-        let played = GoldenProvider::start(200, "application/json", read("response.json"), 50).await;
+        let golden_provider = GoldenProvider::start(200, "application/json", read("response.json"), 50).await;
         let (model, request) = extract_model(&read("request.json"));
         let gateway = GoldenProvider::gateway_trusting_loopback();
-        let reply =
-            gateway.send(played.build_request(provider, &format!("/v1beta/models/{model}:{verb}"), request)).await;
+        let reply = gateway
+            .send(golden_provider.build_request(provider, &format!("/v1beta/models/{model}:{verb}"), request))
+            .await;
         assert_eq!(
             (reply.status, reply.json()),
             (200, serde_json::from_slice(&read("client_response.json")).unwrap()),
             "{provider_name}"
         );
-        let (head, body) = played.parse_last_request();
+        let (head, body) = golden_provider.parse_last_request();
         assert!(head.contains(line), "{provider_name}: {head}");
         assert_eq!(body, serde_json::from_slice::<Value>(&read("upstream_request.json")).unwrap(), "{provider_name}");
         let lost = fs::read_to_string(case.path("dropped_params.txt")).ok();
@@ -469,29 +471,34 @@ async fn google_embed_and_count_requests_pass_byte_for_byte() {
             if provider == "vertex-ai" && verb != "countTokens" {
                 continue;
             }
-            let played = GoldenProvider::start(200, "application/json", b"{ \"totalTokens\":3 }".to_vec(), 50).await;
+            let golden_provider =
+                GoldenProvider::start(200, "application/json", b"{ \"totalTokens\":3 }".to_vec(), 50).await;
             let gateway = GoldenProvider::gateway_trusting_loopback();
             let response = gateway
-                .send(played.build_request(provider, &format!("/v1beta/models/e-1:{verb}"), body.to_vec()))
+                .send(golden_provider.build_request(provider, &format!("/v1beta/models/e-1:{verb}"), body.to_vec()))
                 .await;
             assert_eq!((response.status, response.body.as_slice()), (200, b"{ \"totalTokens\":3 }".as_slice()));
             assert!(
-                played.parse_last_request().0.contains(&line.replace("VERB", verb)),
+                golden_provider.parse_last_request().0.contains(&line.replace("VERB", verb)),
                 "{}",
-                played.parse_last_request().0
+                golden_provider.parse_last_request().0
             );
-            assert!(played.last_request.lock().unwrap().ends_with(body), "{verb}");
+            assert!(golden_provider.last_request.lock().unwrap().ends_with(body), "{verb}");
         }
     }
-    let played = GoldenProvider::start(200, "application/json", b"{}".to_vec(), 50).await;
+    let golden_provider = GoldenProvider::start(200, "application/json", b"{}".to_vec(), 50).await;
     let saved = json!({"epoch": "1", "providers": [
-        {"slug": "mine", "provider": "google", "api_key": "sk-1", "custom_host": played.server.url()}]});
+        {"slug": "mine", "provider": "google", "api_key": "sk-1", "custom_host": golden_provider.server.url()}]});
     let gateway = GoldenProvider::gateway_trusting_loopback();
     gateway.state.apply_snapshot(saved.to_string().as_bytes()).unwrap();
     let request = TestRequest::new("POST", "/v1beta/models/@mine/e-1:batchEmbedContents")
         .header("content-type", "application/json");
     assert_eq!(gateway.send(request.body(body.to_vec())).await.status, 200);
-    assert!(played.last_request.lock().unwrap().ends_with(renamed), "{:?}", played.parse_last_request());
+    assert!(
+        golden_provider.last_request.lock().unwrap().ends_with(renamed),
+        "{:?}",
+        golden_provider.parse_last_request()
+    );
 }
 
 #[tokio::test]
@@ -504,14 +511,14 @@ async fn azure_sends_only_claude_to_the_anthropic_path() {
         ("/anthropic", "our-best", MESSAGES_PATH, "POST /anthropic/v1/messages HTTP/1.1"),
         ("/models", "gpt-5", CHAT_PATH, "POST /models/chat/completions HTTP/1.1"),
     ] {
-        let played = GoldenProvider::start(200, "application/json", response.clone(), 50).await;
-        let host = format!("{}{prefix}", played.server.url());
+        let golden_provider = GoldenProvider::start(200, "application/json", response.clone(), 50).await;
+        let host = format!("{}{prefix}", golden_provider.server.url());
         let config = json!({"provider": "azure-ai", "api_key": "k-1", "custom_host": host});
         let reply = GoldenProvider::gateway_trusting_loopback()
             .send(post_with_config(&config, path, chat_body(model, false)))
             .await;
         assert_eq!(reply.status, 200, "{prefix} {model}: {}", reply.text());
-        let head = played.parse_last_request().0.to_ascii_lowercase();
+        let head = golden_provider.parse_last_request().0.to_ascii_lowercase();
         assert!(head.starts_with(&expected.to_ascii_lowercase()), "{head}");
         let is_claude = expected.contains("anthropic");
         assert_eq!(head.contains("\r\nanthropic-version: 2023-06-01\r\n"), is_claude, "{head}");
@@ -524,13 +531,13 @@ async fn azure_sends_only_claude_to_the_anthropic_path() {
 async fn azure_sends_rerank_to_the_cohere_path() {
     let body = json!({"model": "rerank-v3", "query": "q", "documents": ["d"]});
     for (prefix, expected) in [("/models", "/providers/cohere/v2/rerank"), ("/cohere/v2", "/cohere/v2/rerank")] {
-        let played = GoldenProvider::start(200, "application/json", b"{\"results\":[]}".to_vec(), 50).await;
-        let host = format!("{}{prefix}", played.server.url());
+        let golden_provider = GoldenProvider::start(200, "application/json", b"{\"results\":[]}".to_vec(), 50).await;
+        let host = format!("{}{prefix}", golden_provider.server.url());
         let config = json!({"provider": "azure-ai", "api_key": "k-1", "custom_host": host});
         GoldenProvider::gateway_trusting_loopback()
             .send(post_with_config(&config, "/v1/rerank", body.to_string().into_bytes()))
             .await;
-        let head = played.parse_last_request().0;
+        let head = golden_provider.parse_last_request().0;
         assert!(head.starts_with(&format!("POST {expected} HTTP/1.1")), "{head}");
     }
 }
@@ -572,8 +579,8 @@ async fn accepts_provider_options_from_headers_and_config() {
         };
         let model = if *slug == "vertex-ai" { "claude-x" } else { "m" };
         for in_config in [false, true] {
-            let played = GoldenProvider::start(200, "application/json", b"{}".to_vec(), 50).await;
-            let mut config = json!({"provider": slug, "api_key": "k", "custom_host": played.server.url()});
+            let golden_provider = GoldenProvider::start(200, "application/json", b"{}".to_vec(), 50).await;
+            let mut config = json!({"provider": slug, "api_key": "k", "custom_host": golden_provider.server.url()});
             let mut request =
                 TestRequest::new("POST", path).header("content-type", "application/json").body(chat_body(model, false));
             for (header, value) in *options {
@@ -586,7 +593,7 @@ async fn accepts_provider_options_from_headers_and_config() {
             let response = GoldenProvider::gateway_trusting_loopback()
                 .send(request.header("x-gateway-config", &config.to_string()))
                 .await;
-            let (head, _) = played.parse_last_request();
+            let (head, _) = golden_provider.parse_last_request();
             assert!(head.contains(expected), "{slug} {in_config}: {head} {}", response.text());
         }
     }
@@ -600,15 +607,15 @@ async fn anthropic_version_in_body_becomes_a_header_unless_set() {
     for (own, expected, provider_name) in
         [(None, "2023-01-01", false), (Some(("x-gateway-anthropic-version", "2024-02-02")), "2024-02-02", true)]
     {
-        let played =
+        let golden_provider =
             GoldenProvider::start(200, "application/json", fs::read(case.path("response.json")).unwrap(), 50).await;
-        let mut request = played.build_request("anthropic", CHAT_PATH, body.to_string().into_bytes());
+        let mut request = golden_provider.build_request("anthropic", CHAT_PATH, body.to_string().into_bytes());
         if let Some((name, value)) = own {
             request = request.header(name, value);
         }
         let reply = GoldenProvider::gateway_trusting_loopback().send(request).await;
         assert_eq!(reply.status, 200, "{}", reply.text());
-        let (head, sent) = played.parse_last_request();
+        let (head, sent) = golden_provider.parse_last_request();
         assert_eq!(head.matches("anthropic-version: ").count(), 1, "{head}");
         assert!(head.contains(&format!("anthropic-version: {expected}")), "{head}");
         assert_eq!(sent.get("anthropic_version"), None);
@@ -621,12 +628,12 @@ async fn anthropic_version_in_body_becomes_a_header_unless_set() {
 async fn moves_anthropic_betas_from_body_to_header() {
     let case = golden_case("anthropic/chatComplete/asks_for_more");
     let read = |file: &str| fs::read(case.path(file)).unwrap();
-    let played = GoldenProvider::start(200, "application/json", read("response.json"), 50).await;
+    let golden_provider = GoldenProvider::start(200, "application/json", read("response.json"), 50).await;
     let reply = GoldenProvider::gateway_trusting_loopback()
-        .send(played.build_request("anthropic", CHAT_PATH, read("request.json")))
+        .send(golden_provider.build_request("anthropic", CHAT_PATH, read("request.json")))
         .await;
     assert_eq!(reply.status, 200, "{}", reply.text());
-    let (head, body) = played.parse_last_request();
+    let (head, body) = golden_provider.parse_last_request();
     assert!(head.contains("anthropic-beta: one-1,two-2"), "{head}");
     assert_eq!(body, serde_json::from_slice::<Value>(&read("upstream_request.json")).unwrap());
 }

@@ -4,11 +4,11 @@
 use std::fs;
 
 use crate::harness::{
-    CHAT_PATH, MESSAGES_PATH, TestRequest, chat_body, into_stream, pick_fields,
-    played::{
+    CHAT_PATH, MESSAGES_PATH, TestRequest, chat_body,
+    golden_provider::{
         CaseFiles, GoldenProvider, extract_model, find_golden_case, golden_case, read_hex_frames, strip_created_time,
     },
-    post_with_config, read_stream, routing_headers,
+    into_stream, pick_fields, post_with_config, read_stream, routing_headers,
 };
 use penstock_llm::stream::aws_event_stream::FrameDecoder;
 use serde_json::{Value, json};
@@ -34,12 +34,12 @@ async fn translates_complete_responses_of_every_provider() {
     for (provider, operation, line, key) in PROVIDER_CASES {
         let case = golden_case(&format!("{provider}/{operation}/tools"));
         let read = |file: &str| fs::read(case.path(file)).unwrap();
-        let played = GoldenProvider::start(200, "application/json", read("response.json"), 50).await;
+        let golden_provider = GoldenProvider::start(200, "application/json", read("response.json"), 50).await;
         let path = if operation == "messages" { MESSAGES_PATH } else { CHAT_PATH };
         let gateway = GoldenProvider::gateway_trusting_loopback();
-        let reply = gateway.send(played.build_request(provider, path, read("request.json"))).await;
+        let reply = gateway.send(golden_provider.build_request(provider, path, read("request.json"))).await;
         assert_eq!((reply.status, reply.header("content-type")), (200, Some("application/json")), "{}", reply.text());
-        let (head, body) = played.parse_last_request();
+        let (head, body) = golden_provider.parse_last_request();
         assert!(head.starts_with(line) && head.contains(key), "{head}");
         assert_eq!(body, serde_json::from_slice::<Value>(&read("upstream_request.json")).unwrap(), "{provider}");
         let mut expected: Value = serde_json::from_slice(&read("client_response.json")).unwrap();
@@ -71,10 +71,10 @@ async fn translates_streams_of_every_provider_at_any_chunk_size() {
             _ => ("text/event-stream; charset=utf-8", read("response.sse")),
         };
         for chunk in [7, 100_000] {
-            let played = GoldenProvider::start(200, kind, responded.clone(), chunk).await;
+            let golden_provider = GoldenProvider::start(200, kind, responded.clone(), chunk).await;
             let gateway = GoldenProvider::gateway_trusting_loopback();
             let path = if operation == "messages" { MESSAGES_PATH } else { CHAT_PATH };
-            let reply = gateway.send(played.build_request(provider, path, read("request.json"))).await;
+            let reply = gateway.send(golden_provider.build_request(provider, path, read("request.json"))).await;
             assert_eq!((reply.status, reply.is_streamed, reply.is_truncated), (200, true, false), "{}", reply.text());
             assert_eq!(reply.header("content-type"), Some("text/event-stream"));
             let expected = String::from_utf8(read("client_response.sse")).unwrap();
@@ -102,9 +102,9 @@ async fn records_stream_usage_and_returns_it_only_if_requested() {
             (json!({"include_usage": true}), true),
         ] {
             request_body["stream_options"] = options;
-            let played = GoldenProvider::start(200, kind, responded.clone(), 13).await;
+            let golden_provider = GoldenProvider::start(200, kind, responded.clone(), 13).await;
             let gateway = GoldenProvider::gateway_trusting_loopback();
-            let request = played.build_request(provider, CHAT_PATH, request_body.to_string().into());
+            let request = golden_provider.build_request(provider, CHAT_PATH, request_body.to_string().into());
             let request =
                 request.header("accept-encoding", "gzip").header("x-gateway-forward-headers", "accept-encoding");
             let reply = gateway.send(request).await.text();
@@ -118,7 +118,7 @@ async fn records_stream_usage_and_returns_it_only_if_requested() {
             let fields = pick_fields(&gateway.single_record(), ["outcome", "req_units", "units_estimated"]);
             assert_eq!(fields, json!(["complete", 20, null]), "{provider}");
             // Usage in a compressed stream could be neither read nor hidden.
-            let (head, _) = played.parse_last_request();
+            let (head, _) = golden_provider.parse_last_request();
             assert!(head.contains("\r\naccept-encoding: identity") && !head.contains("gzip"), "{head}");
         }
     }
@@ -145,10 +145,10 @@ async fn keeps_error_status_and_translates_error_body() {
         for status in [400, 429, 529] {
             let case = golden_case(&format!("{provider}/{operation}/error"));
             let read = |file: &str| fs::read(case.path(file)).unwrap();
-            let played = GoldenProvider::start(status, "application/json", read("response.json"), 50).await;
+            let golden_provider = GoldenProvider::start(status, "application/json", read("response.json"), 50).await;
             let path = if operation == "messages" { MESSAGES_PATH } else { CHAT_PATH };
             let reply = GoldenProvider::gateway_trusting_loopback()
-                .send(played.build_request(provider, path, read("request.json")))
+                .send(golden_provider.build_request(provider, path, read("request.json")))
                 .await;
             assert_eq!(reply.status, status, "{}", reply.text());
             let expected: Value = serde_json::from_slice(&read("client_response.json")).unwrap();
@@ -160,9 +160,9 @@ async fn keeps_error_status_and_translates_error_body() {
 
 #[tokio::test]
 async fn translates_an_error_that_is_not_json() {
-    let played = GoldenProvider::start(502, "text/html", b"<h1>Bad Gateway</h1>".to_vec(), 50).await;
+    let golden_provider = GoldenProvider::start(502, "text/html", b"<h1>Bad Gateway</h1>".to_vec(), 50).await;
     let response = GoldenProvider::gateway_trusting_loopback()
-        .send(played.build_request("anthropic", CHAT_PATH, chat_body("claude-x", true).into()))
+        .send(golden_provider.build_request("anthropic", CHAT_PATH, chat_body("claude-x", true).into()))
         .await;
     assert_eq!((response.status, response.header("content-type")), (502, Some("application/json")));
     assert_eq!(response.json()["error"]["message"], "anthropic error: <h1>Bad Gateway</h1>");
@@ -174,9 +174,10 @@ async fn reports_an_invalid_response_as_a_provider_error() {
     // reason is normalised to OpenAI's values.
     for (provider, body) in [("anthropic", r#"{"content": 1}"#), ("anthropic", "{"), ("together-ai", r#"{"choices":["#)]
     {
-        let played = GoldenProvider::start(200, "application/json", body.into(), 50).await;
+        let golden_provider = GoldenProvider::start(200, "application/json", body.into(), 50).await;
         let gateway = GoldenProvider::gateway_trusting_loopback();
-        let reply = gateway.send(played.build_request(provider, CHAT_PATH, chat_body("claude-x", false).into())).await;
+        let reply =
+            gateway.send(golden_provider.build_request(provider, CHAT_PATH, chat_body("claude-x", false).into())).await;
         let message = format!("{provider} returned an invalid response: {body}");
         let error = json!({"message": message, "type": null, "param": null, "code": null});
         let expected = json!({"error": error, "provider": provider});
@@ -187,7 +188,7 @@ async fn reports_an_invalid_response_as_a_provider_error() {
         let good = GoldenProvider::start(200, "application/json", br#"{"choices":[]}"#.to_vec(), 50).await;
         let at = |provider: &str, url: &str| json!({"provider": provider, "custom_host": url, "api_key": "k"});
         let config = json!({"strategy": {"mode": "fallback"},
-            "targets": [at(provider, &played.server.url()), at("openai", &good.server.url())]});
+            "targets": [at(provider, &golden_provider.server.url()), at("openai", &good.server.url())]});
         let reply = gateway.send(post_with_config(&config, CHAT_PATH, chat_body("m", false).into_bytes())).await;
         assert_eq!((reply.status, reply.text().as_str()), (200, r#"{"choices":[]}"#), "{provider}");
     }
@@ -198,12 +199,13 @@ async fn a_truncated_stream_never_looks_complete() {
     for (provider, operation, ..) in PROVIDER_CASES.into_iter().filter(|pair| pair.0 != "bedrock") {
         let case = golden_case(&format!("{provider}/{operation}/stream"));
         let responded = fs::read(case.path("response.sse")).unwrap();
-        let played =
+        let golden_provider =
             GoldenProvider::start(200, "text/event-stream", responded[..responded.len() / 2].to_vec(), 50).await;
         let gateway = GoldenProvider::gateway_trusting_loopback();
         let path = if operation == "messages" { MESSAGES_PATH } else { CHAT_PATH };
-        let reply =
-            gateway.send(played.build_request(provider, path, fs::read(case.path("request.json")).unwrap())).await;
+        let reply = gateway
+            .send(golden_provider.build_request(provider, path, fs::read(case.path("request.json")).unwrap()))
+            .await;
         assert_eq!(gateway.single_record()["outcome"], "cut", "{provider}");
         let (_, last) = reply.last_event();
         assert!(last["error"].is_object(), "{provider}: {}", reply.text());
@@ -234,14 +236,15 @@ async fn translates_complete_responses_for_google_and_amazon_clients() {
     for (provider, [operation, _], [(before, after), _]) in VENDOR_CLIENTS {
         let case = golden_case(&format!("{provider}/{operation}/tools"));
         let read = |file: &str| fs::read(case.path(file)).unwrap();
-        let played = GoldenProvider::start(200, "application/json", read("response.json"), 50).await;
+        let golden_provider = GoldenProvider::start(200, "application/json", read("response.json"), 50).await;
         let (model, request) = extract_model(&read("request.json"));
         let gateway = GoldenProvider::gateway_trusting_loopback();
-        let reply = gateway.send(played.build_request(provider, &format!("{before}{model}{after}"), request)).await;
+        let reply =
+            gateway.send(golden_provider.build_request(provider, &format!("{before}{model}{after}"), request)).await;
         assert_eq!((reply.status, reply.header("content-type")), (200, Some("application/json")), "{}", reply.text());
         assert_eq!(reply.json(), serde_json::from_slice::<Value>(&read("client_response.json")).unwrap(), "{provider}");
         assert_eq!(
-            played.parse_last_request().1,
+            golden_provider.parse_last_request().1,
             serde_json::from_slice::<Value>(&read("upstream_request.json")).unwrap(),
             "{provider}"
         );
@@ -257,10 +260,11 @@ async fn translates_streams_for_google_and_amazon_clients() {
         let case = golden_case(&format!("{provider}/{operation}/stream"));
         let read = |file: &str| fs::read(case.path(file)).unwrap();
         let (model, request_body) = extract_model(&read("request.json"));
-        let played = GoldenProvider::start(200, "text/event-stream", read("response.sse"), 33).await;
+        let golden_provider = GoldenProvider::start(200, "text/event-stream", read("response.sse"), 33).await;
         let gateway = GoldenProvider::gateway_trusting_loopback();
-        let reply =
-            gateway.send(played.build_request(provider, &format!("{before}{model}{after}"), request_body)).await;
+        let reply = gateway
+            .send(golden_provider.build_request(provider, &format!("{before}{model}{after}"), request_body))
+            .await;
         assert_eq!((reply.status, reply.is_streamed, reply.is_truncated), (200, true, false), "{}", reply.text());
         let kind = reply.header("content-type").unwrap();
         if after.starts_with(':') {
@@ -285,10 +289,10 @@ async fn streams_a_json_array_to_clients_that_do_not_request_sse() {
         let case = golden_case(&format!("{provider}/streamGenerateContent/stream"));
         let read = |file: &str| fs::read(case.path(file)).unwrap();
         let (model, request_body) = extract_model(&read("request.json"));
-        let played = GoldenProvider::start(200, "text/event-stream", read("response.sse"), 33).await;
+        let golden_provider = GoldenProvider::start(200, "text/event-stream", read("response.sse"), 33).await;
         let gateway = GoldenProvider::gateway_trusting_loopback();
         let path = format!("/v1beta/models/{model}:streamGenerateContent");
-        let reply = gateway.send(played.build_request(provider, &path, request_body.clone())).await;
+        let reply = gateway.send(golden_provider.build_request(provider, &path, request_body.clone())).await;
         assert_eq!((reply.status, reply.is_streamed, reply.is_truncated), (200, true, false), "{}", reply.text());
         assert_eq!(reply.header("content-type"), Some("application/json"));
         let events = String::from_utf8(read("client_response.sse")).unwrap();
@@ -300,18 +304,19 @@ async fn streams_a_json_array_to_clients_that_do_not_request_sse() {
         assert_eq!(reply.json(), json!(items), "{provider}");
         let actual = pick_fields(&gateway.single_record(), ["operation", "outcome", "req_units", "stream_mode"]);
         assert_eq!(actual, json!(["streamGenerateContent", "complete", 20, true]), "{provider}");
-        let config = json!({"provider": provider, "api_key": "sk-1", "custom_host": played.server.url(),
+        let config = json!({"provider": provider, "api_key": "sk-1", "custom_host": golden_provider.server.url(),
             "retry": {"attempts": 1}});
         for request in [
             post_with_config(&config, &path, request_body.clone()),
-            played.build_request(provider, &path, request_body),
+            golden_provider.build_request(provider, &path, request_body),
         ] {
             let (chunks, _) = read_stream(into_stream(gateway.handle_request(request).await)).await;
             assert!(chunks.len() > 1 && chunks[0].starts_with(b"[{") && !chunks[0].ends_with(b"]"), "{chunks:?}");
         }
         // An error has the same form as for other operations.
-        let played = GoldenProvider::start(429, "application/json", b"{}".to_vec(), 50).await;
-        let reply = gateway.send(played.build_request(provider, &path, extract_model(&read("request.json")).1)).await;
+        let golden_provider = GoldenProvider::start(429, "application/json", b"{}".to_vec(), 50).await;
+        let reply =
+            gateway.send(golden_provider.build_request(provider, &path, extract_model(&read("request.json")).1)).await;
         assert_eq!((reply.status, &reply.json()["error"]["code"]), (429, &json!(429)));
     }
 }
@@ -331,10 +336,9 @@ async fn a_json_array_without_finish_reason_is_cut_and_not_cached() {
         ("google", json, items(item), ["cut", "upstream_disconnected"], false),
         ("google", json, items(r#"{"error":{"code":503}}"#), ["complete", "upstream_error_event"], false),
     ] {
-        let played = GoldenProvider::start(200, kind, responded, 33).await;
+        let golden_provider = GoldenProvider::start(200, kind, responded, 33).await;
         let gateway = GoldenProvider::gateway_trusting_loopback();
-        let config =
-            json!({"provider": provider, "api_key": "k", "custom_host": played.server.url(), "cache": "simple"});
+        let config = json!({"provider": provider, "api_key": "k", "custom_host": golden_provider.server.url(), "cache": "simple"});
         let send_request = || post_with_config(&config, "/v1beta/models/m:streamGenerateContent", request_body.clone());
         let (reply, again) = (gateway.send(send_request()).await, gateway.send(send_request()).await);
         assert_eq!((reply.status, reply.is_truncated), (200, outcome == "cut"), "{provider}: {}", reply.text());
@@ -359,11 +363,11 @@ async fn translates_errors_for_google_and_amazon_clients() {
     for (provider, [operation, _], [(before, after), _]) in VENDOR_CLIENTS {
         let case = golden_case(&format!("{provider}/{operation}/error"));
         let read = |file: &str| fs::read(case.path(file)).unwrap();
-        let played = GoldenProvider::start(429, "application/json", read("response.json"), 50).await;
+        let golden_provider = GoldenProvider::start(429, "application/json", read("response.json"), 50).await;
         let (model, request_body) = extract_model(&read("request.json"));
         let gateway = GoldenProvider::gateway_trusting_loopback();
         let path = format!("{before}{model}{after}");
-        let reply = gateway.send(played.build_request(provider, &path, request_body)).await;
+        let reply = gateway.send(golden_provider.build_request(provider, &path, request_body)).await;
         let refused =
             gateway.send(TestRequest::new("POST", &path).header("content-type", "application/json").body("{}")).await;
         let word = |reply: &crate::harness::TestResponse| match reply.json() {
@@ -376,9 +380,9 @@ async fn translates_errors_for_google_and_amazon_clients() {
         // A truncated stream ends with an error event if its format has one.
         let Some(stream) = find_golden_case(&format!("{provider}/{operation}Stream/stream")) else { continue };
         let responded = fs::read(stream.path("response.sse")).unwrap();
-        let played =
+        let golden_provider =
             GoldenProvider::start(200, "text/event-stream", responded[..responded.len() / 2].to_vec(), 50).await;
-        let cut = gateway.send(played.build_request(
+        let cut = gateway.send(golden_provider.build_request(
             provider,
             &format!("{before}{model}{after}-stream"),
             b"{\"messages\":[]}".to_vec(),
@@ -392,9 +396,9 @@ async fn translates_errors_for_google_and_amazon_clients() {
 #[tokio::test]
 async fn returns_529_for_an_overloaded_stream_if_configured() {
     let overloaded = "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"Overloaded\"}}\n\n";
-    let played = GoldenProvider::start(200, "text/event-stream", overloaded.into(), 50).await;
+    let golden_provider = GoldenProvider::start(200, "text/event-stream", overloaded.into(), 50).await;
     let config = json!({"provider": "anthropic", "anthropic_inspect_stream_for_overloaded_error": true,
-        "custom_host": played.server.url(), "api_key": "sk-1"});
+        "custom_host": golden_provider.server.url(), "api_key": "sk-1"});
     let request = TestRequest::new("POST", CHAT_PATH)
         .header("x-gateway-config", &config.to_string())
         .header("content-type", "application/json")
@@ -419,16 +423,16 @@ async fn returns_529_for_an_overloaded_stream_if_configured() {
 async fn reports_dropped_response_fields_in_header_and_sse_comment() {
     let case = golden_case("google/chatComplete/image");
     let read = |case: &CaseFiles, file: &str| fs::read(case.path(file)).unwrap();
-    let played = GoldenProvider::start(200, "application/json", read(&case, "response.json"), 50).await;
+    let golden_provider = GoldenProvider::start(200, "application/json", read(&case, "response.json"), 50).await;
     let gateway = GoldenProvider::gateway_trusting_loopback();
-    let reply = gateway.send(played.build_request("google", CHAT_PATH, read(&case, "request.json"))).await;
+    let reply = gateway.send(golden_provider.build_request("google", CHAT_PATH, read(&case, "request.json"))).await;
     let dropped_names = "image, executableCode, codeExecutionResult, groundingMetadata";
     assert_eq!(reply.header("x-gateway-not-translated"), Some(dropped_names));
     assert_eq!(gateway.state.record_sink.metrics.partly_translated.get(), 1);
     let case = golden_case("google/chatComplete/image_stream");
-    let played = GoldenProvider::start(200, "text/event-stream", read(&case, "response.sse"), 9).await;
+    let golden_provider = GoldenProvider::start(200, "text/event-stream", read(&case, "response.sse"), 9).await;
     let gateway = GoldenProvider::gateway_trusting_loopback();
-    let reply = gateway.send(played.build_request("google", CHAT_PATH, read(&case, "request.json"))).await;
+    let reply = gateway.send(golden_provider.build_request("google", CHAT_PATH, read(&case, "request.json"))).await;
     assert!(reply.text().contains(": not translated: image\n\n") && !reply.is_truncated, "{}", reply.text());
     assert_eq!(gateway.single_record()["outcome"], "complete");
     assert_eq!(gateway.state.record_sink.metrics.partly_translated.get(), 1);
@@ -438,9 +442,9 @@ async fn reports_dropped_response_fields_in_header_and_sse_comment() {
 async fn records_token_kinds_that_the_client_format_lacks() {
     let case = golden_case("google/messages/kinds_of_tokens");
     let read = |file: &str| fs::read(case.path(file)).unwrap();
-    let played = GoldenProvider::start(200, "application/json", read("response.json"), 50).await;
+    let golden_provider = GoldenProvider::start(200, "application/json", read("response.json"), 50).await;
     let gateway = GoldenProvider::gateway_trusting_loopback();
-    let reply = gateway.send(played.build_request("google", MESSAGES_PATH, read("request.json"))).await;
+    let reply = gateway.send(golden_provider.build_request("google", MESSAGES_PATH, read("request.json"))).await;
     assert_eq!(reply.json()["usage"]["input_tokens"], 200, "{}", reply.text());
     let record = gateway.single_record();
     let expected = json!({"input": 20, "output": 5, "cache_read": 40, "reasoning": 3, "audio_in": 100, "image_in": 80,
@@ -454,8 +458,9 @@ async fn requests_json_and_converts_raw_image_bytes_to_base64() {
     for (provider, case) in [("stability-ai", "whole"), ("workers-ai", "whole"), ("google", "whole")] {
         let request_body =
             fs::read(golden_case(&format!("{provider}/imageGenerate/{case}")).path("request.json")).unwrap();
-        let played = GoldenProvider::start(200, "image/png", b"\x89PNG\r\n".to_vec(), 50).await;
-        let request = played.build_request(provider, "/v1/images/generations", request_body).header("accept", "*/*");
+        let golden_provider = GoldenProvider::start(200, "image/png", b"\x89PNG\r\n".to_vec(), 50).await;
+        let request =
+            golden_provider.build_request(provider, "/v1/images/generations", request_body).header("accept", "*/*");
         let response = GoldenProvider::gateway_trusting_loopback().send(request).await;
         assert_eq!(
             (response.status, response.header("content-type")),
@@ -464,7 +469,7 @@ async fn requests_json_and_converts_raw_image_bytes_to_base64() {
             response.text()
         );
         assert_eq!(response.json()["data"], json!([{"b64_json": "iVBORw0K"}]), "{provider}: {}", response.text());
-        let bytes = played.last_request.lock().unwrap().clone();
+        let bytes = golden_provider.last_request.lock().unwrap().clone();
         let head = String::from_utf8_lossy(&bytes).to_ascii_lowercase();
         assert!(head.contains("\r\naccept: application/json\r\n") && !head.contains("*/*"), "{head}");
     }
@@ -473,9 +478,9 @@ async fn requests_json_and_converts_raw_image_bytes_to_base64() {
 #[tokio::test]
 async fn does_not_forward_the_location_of_a_redirect() {
     let kind = "application/json\r\nlocation: http://169.254.169.254/latest";
-    let played = GoldenProvider::start(307, kind, b"{}".to_vec(), 9).await;
+    let golden_provider = GoldenProvider::start(307, kind, b"{}".to_vec(), 9).await;
     let response = GoldenProvider::gateway_trusting_loopback()
-        .send(played.build_request("google", CHAT_PATH, chat_body("m", false).into_bytes()))
+        .send(golden_provider.build_request("google", CHAT_PATH, chat_body("m", false).into_bytes()))
         .await;
     assert_eq!((response.status, response.header("location")), (307, None), "{}", response.text());
 }
@@ -484,9 +489,9 @@ async fn does_not_forward_the_location_of_a_redirect() {
 async fn keeps_the_status_of_an_oversized_error() {
     for (length, is_quoted) in [(200 * 1024, true), (260 * 1024, false)] {
         let body = json!({"error": {"code": 400, "message": "A".repeat(length)}}).to_string();
-        let played = GoldenProvider::start(400, "application/json", body.into_bytes(), 64 * 1024).await;
+        let golden_provider = GoldenProvider::start(400, "application/json", body.into_bytes(), 64 * 1024).await;
         let response = GoldenProvider::gateway_trusting_loopback()
-            .send(played.build_request("google", CHAT_PATH, chat_body("m", false).into_bytes()))
+            .send(golden_provider.build_request("google", CHAT_PATH, chat_body("m", false).into_bytes()))
             .await;
         assert_eq!((response.status, response.text().contains("AAAA")), (400, is_quoted), "{length}");
     }

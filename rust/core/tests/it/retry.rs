@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use crate::harness::{
     CHAT_PATH, MESSAGES_PATH, TestGateway, chat_body, chat_with_config,
-    ill::{FailingProvider, send_at_rate},
+    failing_provider::{FailingProvider, send_at_rate},
     mock_target, pick_fields, post_with_config, routing_headers,
-    scripted::{self, ScriptedServer, read_request},
+    scripted_server::{self, ScriptedServer, read_request},
     wait_for_ledger_entries,
 };
 use penstock_mock::Server;
@@ -88,7 +88,7 @@ async fn start_failing_provider(times: usize, fields: &'static str) -> ScriptedS
             while read_request(&mut io).await.is_some() {
                 let is_good = attempt_count.fetch_add(1, std::sync::atomic::Ordering::SeqCst) >= times;
                 let (status, fields) = if is_good { ("200 OK", "") } else { ("429 Too Many Requests", fields) };
-                let _ = io.write_all(&scripted::json_response(status, fields, "{\"choices\":[]}")).await;
+                let _ = io.write_all(&scripted_server::json_response(status, fields, "{\"choices\":[]}")).await;
             }
         }
     })
@@ -216,8 +216,8 @@ async fn without_a_config_the_client_may_still_retry() {
 
 #[tokio::test]
 async fn concurrent_failures_stay_within_the_retry_budget() {
-    let ill = FailingProvider::start().await;
-    let gateway = TestGateway::with_settings(&ill.server.url(), |settings| settings.retry_backoff_ms = 1);
+    let failing_provider = FailingProvider::start().await;
+    let gateway = TestGateway::with_settings(&failing_provider.server.url(), |settings| settings.retry_backoff_ms = 1);
     let mut config = mock_target("ill");
     config["retry"] = json!({"attempts": 3, "on_status_codes": [503]});
     let began = Instant::now();
@@ -226,7 +226,7 @@ async fn concurrent_failures_stay_within_the_retry_budget() {
     // Counts only after the first second. Allows 20 % more attempts than requests, plus the floor of ten per second and
     // one second for the change of windows.
     let first = began + Duration::from_secs(1);
-    let attempts = ill.request_times().into_iter().filter(|at| *at > first).count();
+    let attempts = failing_provider.request_times().into_iter().filter(|at| *at > first).count();
     let requests = responses.iter().filter(|(at, ..)| *at > first).count();
     let max_attempts = requests * 12 / 10 + 3 * 10;
     assert!(

@@ -2,7 +2,7 @@
 //! under its operation id.
 
 use crate::harness::{
-    TestGateway, TestRequest, pick_fields, scripted::ScriptedServer, sha256_hex, wait_for_ledger_entries,
+    TestGateway, TestRequest, pick_fields, scripted_server::ScriptedServer, sha256_hex, wait_for_ledger_entries,
 };
 use bytes::Bytes;
 use penstock_mock::Server;

@@ -8,11 +8,10 @@ use serde_json::{Value, json};
 use crate::{
     harness::{
         CHAT_PATH, TestGateway, TestRequest, chat_body, chat_request,
-        played::{GoldenProvider, golden_case},
-        scripted::{ScriptedServer, json_response},
-        sha256_hex,
-        talk::{REALTIME_PATH, open_realtime, realtime_request},
-        wait_until,
+        golden_provider::{GoldenProvider, golden_case},
+        realtime_client::{REALTIME_PATH, open_realtime, realtime_request},
+        scripted_server::{ScriptedServer, json_response},
+        sha256_hex, wait_until,
     },
     spool::{AMEND, BEGIN, END, SpoolFolder},
 };
@@ -88,12 +87,12 @@ async fn send_all(gateway: &TestGateway, usage_url: &str) {
     refused.head.headers.retain(|name| name != b"x-gateway-api-key");
     refused.head.peer_ip = Some(IpAddr::from([192, 0, 2, 7]));
     penstock_core::gateway::handle(&gateway.state, refused).await;
-    let mut talk = open_realtime(gateway, realtime_request(REALTIME_PATH).header("x-gateway-api-key", "pk")).await;
+    let mut client = open_realtime(gateway, realtime_request(REALTIME_PATH).header("x-gateway-api-key", "pk")).await;
     for _ in 0..210 {
-        talk.send_event(json!({"type": "nothing"})).await;
-        talk.receive_until("error").await;
+        client.send_event(json!({"type": "nothing"})).await;
+        client.receive_until("error").await;
     }
-    talk.close(1000, "").await;
+    client.close(1000, "").await;
 }
 
 #[tokio::test]
@@ -107,8 +106,8 @@ async fn every_column_of_a_record_is_written_in_some_case() {
     let with_usage = ScriptedServer::start_responding(json_response("200 OK", "", &response)).await;
     send_all(&gateway, &format!("{}/v1", with_usage.url())).await;
     let translated = fs::read(golden_case("anthropic/chatComplete/whole").path("response.json")).unwrap();
-    let played = GoldenProvider::start(200, "application/json", translated, 50).await;
-    let request = played.build_request("anthropic", CHAT_PATH, chat_body("claude-x", false).into());
+    let golden_provider = GoldenProvider::start(200, "application/json", translated, 50).await;
+    let request = golden_provider.build_request("anthropic", CHAT_PATH, chat_body("claude-x", false).into());
     assert_eq!(gateway.send(request.header("x-gateway-api-key", "pk")).await.status, 200);
     let count = |kind| spool.kinds().into_iter().filter(|entry_kind| *entry_kind == kind).count();
     wait_until("the records are complete", || count(AMEND) > 0 && count(END) == 11).await;
@@ -127,10 +126,10 @@ async fn translation_of_responses_is_measured() {
     for (case, kind) in [("whole", "application/json"), ("stream", "text/event-stream")] {
         let files = golden_case(&format!("anthropic/chatComplete/{case}"));
         let name = if case == "whole" { "response.json" } else { "response.sse" };
-        let played = GoldenProvider::start(200, kind, fs::read(files.path(name)).unwrap(), 50).await;
+        let golden_provider = GoldenProvider::start(200, kind, fs::read(files.path(name)).unwrap(), 50).await;
         let gateway = GoldenProvider::gateway_trusting_loopback();
         gateway
-            .send(played.build_request("anthropic", CHAT_PATH, chat_body("claude-x", case == "stream").into()))
+            .send(golden_provider.build_request("anthropic", CHAT_PATH, chat_body("claude-x", case == "stream").into()))
             .await;
         let record = gateway.single_record();
         let (spent, total) =

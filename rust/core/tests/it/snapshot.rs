@@ -89,7 +89,7 @@ async fn a_request_in_progress_continues_with_its_snapshot() {
     let gateway = gateway_with_epoch_a(&provider);
     let (feeder, feed) = feed_channel(|| ());
     let state = Arc::clone(&gateway.state);
-    let asking = tokio::spawn(async move {
+    let request_task = tokio::spawn(async move {
         TestResponse::read(
             penstock_core::gateway::handle(&state, keyed_request().with_body(Body::Streamed(feed, None)).build()).await,
         )
@@ -99,7 +99,7 @@ async fn a_request_in_progress_continues_with_its_snapshot() {
     gateway.apply_snapshot(&epoch_snapshot("b", &provider));
     feeder.push(Bytes::from(chat_body("mock", false)));
     feeder.finish(BodyEnd::Complete);
-    assert_eq!(with_timeout(asking).await.unwrap().status, 200);
+    assert_eq!(with_timeout(request_task).await.unwrap().status, 200);
     gateway.send(keyed_request()).await;
     let paths: Vec<_> = provider.ledger_entries().iter().map(|entry| entry.path.clone()).collect();
     assert_eq!(paths, ["/a/v1/chat/completions", "/b/v1/chat/completions"]);

@@ -25,11 +25,10 @@ use tokio::io::AsyncWriteExt;
 use uuid::Uuid;
 
 use crate::harness::{
-    CHAT_PATH, TestGateway, TestRequest, TestResponse, chat_body, chat_body_with_usage, chat_request, into_stream,
-    pick_fields,
-    played::{GoldenProvider, golden_case},
-    post_request,
-    scripted::{ScriptedServer, json_response, read_request, sse_response},
+    CHAT_PATH, TestGateway, TestRequest, TestResponse, chat_body, chat_body_with_usage, chat_request,
+    golden_provider::{GoldenProvider, golden_case},
+    into_stream, pick_fields, post_request,
+    scripted_server::{ScriptedServer, json_response, read_request, sse_response},
     sha256_hex, stream_request, wait_until, with_timeout,
 };
 
@@ -344,14 +343,14 @@ async fn translated_requests_are_recorded_in_both_formats() {
         let files = golden_case(&format!("anthropic/chatComplete/{case}"));
         let name = if case == "whole" { "response.json" } else { "response.sse" };
         let reply = fs::read(files.path(name)).unwrap();
-        let played = GoldenProvider::start(200, kind, reply.clone(), 50).await;
+        let golden_provider = GoldenProvider::start(200, kind, reply.clone(), 50).await;
         let spool = SpoolFolder::new();
         let gateway = spool.gateway("", |_| ());
         let body = chat_body("claude-x", case == "stream");
-        let response = gateway.send(played.build_request("anthropic", CHAT_PATH, body.clone().into())).await;
+        let response = gateway.send(golden_provider.build_request("anthropic", CHAT_PATH, body.clone().into())).await;
         assert_eq!(response.status, 200, "{}", response.text());
         assert_eq!(spool.body(CLIENT_REQUEST), body);
-        let sent = String::from_utf8(played.last_request.lock().unwrap().clone()).unwrap();
+        let sent = String::from_utf8(golden_provider.last_request.lock().unwrap().clone()).unwrap();
         let sent = sent.split_once("\r\n\r\n").unwrap().1;
         assert_eq!(spool.body(UPSTREAM_REQUEST), sent);
         assert_eq!(spool.body(UPSTREAM_RESPONSE).as_bytes(), reply, "{case}");

@@ -3,7 +3,7 @@
 
 use crate::harness::{
     CHAT_PATH, MESSAGES_PATH, TestGateway, chat_body, chat_request, fetch_directly, get_request, post_request,
-    scripted::{ScriptedServer, json_response},
+    scripted_server::{ScriptedServer, json_response},
 };
 use penstock_mock::Server;
 use serde_json::{Value, json};

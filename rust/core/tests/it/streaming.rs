@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 use crate::harness::{
     CHAT_PATH, MESSAGES_PATH, TestGateway, TestResponse, chat_body, chat_body_with_usage, fetch_directly, get_request,
     into_stream, pick_fields, post_request, post_with_config, read_stream,
-    scripted::{
+    scripted_server::{
         CHAT_EVENTS, MESSAGE_EVENTS, SSE_RESPONSE_HEAD, ScriptedServer, encode_chunks, read_request, sse_response,
     },
     stream_request, wait_for_ledger_entries, with_timeout,
@@ -383,19 +383,19 @@ async fn a_cut_pass_through_stream_ends_in_an_error_event() {
     // A client whose base URL already ends in `/v1` sends the prefix twice.
     for prefix in ["/v1/proxy", "/v1/proxy/v1", "/v1/v1"] {
         for (path, all) in STREAM_CASES {
-            let path_there = path.replacen("/v1", prefix, 1);
+            let provider_path = path.replacen("/v1", prefix, 1);
             let events_of_half: String = all.split_inclusive("\n\n").take(2).collect();
             let provider = ScriptedServer::start_responding(sse_response(events_of_half.as_bytes(), 4096)).await;
             assert_ends_in_error_event(
-                &TestGateway::for_url(&provider.url()).send(stream_request(&path_there, "m")).await,
+                &TestGateway::for_url(&provider.url()).send(stream_request(&provider_path, "m")).await,
                 path,
                 "cut",
             );
             let provider = ScriptedServer::start_responding(sse_response(all.as_bytes(), 4096)).await;
             let gateway = TestGateway::for_url(&provider.url());
-            let response = gateway.send(stream_request(&path_there, "m")).await;
-            assert_eq!((response.text().as_str(), response.is_truncated), (all, false), "{path_there}");
-            assert_eq!(gateway.single_record()["outcome"], "complete", "{path_there}");
+            let response = gateway.send(stream_request(&provider_path, "m")).await;
+            assert_eq!((response.text().as_str(), response.is_truncated), (all, false), "{provider_path}");
+            assert_eq!(gateway.single_record()["outcome"], "complete", "{provider_path}");
         }
     }
 }

@@ -4,7 +4,7 @@ use std::fs;
 
 use crate::harness::{
     CHAT_PATH, TestRequest, chat_body,
-    played::{GoldenProvider, golden_case},
+    golden_provider::{GoldenProvider, golden_case},
 };
 use serde_json::Value;
 
@@ -40,8 +40,9 @@ async fn non_strict_response_has_provider_and_raw_finish_reason() {
 async fn non_strict_response_has_provider_content_blocks() {
     let case = golden_case("anthropic/chatComplete/loose_thinking");
     let read = |file: &str| fs::read(case.path(file)).unwrap();
-    let played = GoldenProvider::start(200, "application/json", read("response.json"), 50).await;
-    let request = disable_strict_compliance(played.build_request("anthropic", CHAT_PATH, read("request.json")));
+    let golden_provider = GoldenProvider::start(200, "application/json", read("response.json"), 50).await;
+    let request =
+        disable_strict_compliance(golden_provider.build_request("anthropic", CHAT_PATH, read("request.json")));
     let reply = GoldenProvider::gateway_trusting_loopback().send(request).await.json();
     assert_eq!(reply["choices"][0]["finish_reason"], "end_turn");
     assert_eq!(reply["choices"][0]["message"]["content_blocks"][0]["type"], "thinking");

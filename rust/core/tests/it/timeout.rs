@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::harness::{
     CHAT_PATH, MESSAGES_PATH, TestGateway, TestRequest, chat_body, chat_request, pick_fields, post_request,
-    scripted::{ScriptedServer, read_request},
+    scripted_server::{ScriptedServer, read_request},
     stream_request, wait_for_ledger_entries,
 };
 use penstock_mock::{Outcome, Server};
@@ -273,8 +273,11 @@ async fn a_late_response_never_reaches_another_request() {
             if late {
                 sleep(Duration::from_millis(60)).await;
             }
-            let response =
-                crate::harness::scripted::json_response("200 OK", "", if late { "\"late\"" } else { "\"soon\"" });
+            let response = crate::harness::scripted_server::json_response(
+                "200 OK",
+                "",
+                if late { "\"late\"" } else { "\"soon\"" },
+            );
             let _ = io.write_all(&response).await;
         }
     })

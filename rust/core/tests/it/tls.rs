@@ -11,7 +11,7 @@ use std::{
 
 use crate::harness::{
     CHAT_PATH, TestGateway, TestRequest, chat_body, chat_body_with_usage, get_request, post_request,
-    scripted::{CHAT_EVENTS, SSE_RESPONSE_HEAD, encode_chunks, json_response, read_request, sse_response},
+    scripted_server::{CHAT_EVENTS, SSE_RESPONSE_HEAD, encode_chunks, json_response, read_request, sse_response},
     tls::{tls_acceptor, tls_file},
     with_timeout,
 };
@@ -100,7 +100,7 @@ async fn unknown_ca_or_wrong_host_name_becomes_502() {
 async fn a_truncated_tls_connection_does_not_complete_a_body() {
     // The response has neither a length nor chunks: only a TLS close_notify distinguishes its end from truncation.
     let until_close = format!("HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\n\r\n{CHAT_EVENTS}").into_bytes();
-    for says_goodbye in [true, false] {
+    for sends_close_notify in [true, false] {
         let bytes = until_close.clone();
         let (port, _) = start_tls_provider(move |mut io| {
             let bytes = bytes.clone();
@@ -108,7 +108,7 @@ async fn a_truncated_tls_connection_does_not_complete_a_body() {
                 read_request(&mut io).await.unwrap();
                 io.write_all(&bytes).await.unwrap();
                 io.flush().await.unwrap();
-                if says_goodbye {
+                if sends_close_notify {
                     io.shutdown().await.unwrap();
                 } else {
                     io.get_mut().0.shutdown().await.unwrap();
@@ -118,7 +118,7 @@ async fn a_truncated_tls_connection_does_not_complete_a_body() {
         })
         .await;
         let reply = tls_gateway(true).send(tls_request(port, false)).await;
-        assert_eq!((reply.text().as_str(), reply.is_truncated), (CHAT_EVENTS, !says_goodbye));
+        assert_eq!((reply.text().as_str(), reply.is_truncated), (CHAT_EVENTS, !sends_close_notify));
     }
     let half = [SSE_RESPONSE_HEAD.as_bytes(), &encode_chunks(&CHAT_EVENTS.as_bytes()[..300], 100)].concat();
     let (port, _) = start_tls_provider(move |mut io| {

@@ -2,10 +2,10 @@
 //! and marks them as estimated.
 
 use crate::harness::{
-    CHAT_PATH, MESSAGES_PATH, TestGateway, TestRequest, TestResponse, into_stream, pick_fields,
-    played::GoldenProvider,
-    post_request,
-    scripted::{
+    CHAT_PATH, MESSAGES_PATH, TestGateway, TestRequest, TestResponse,
+    golden_provider::GoldenProvider,
+    into_stream, pick_fields, post_request,
+    scripted_server::{
         CHAT_EVENTS, MESSAGE_EVENTS, SSE_RESPONSE_HEAD, ScriptedServer, encode_chunks, gzip_compress, gzip_response,
         json_response, sse_response,
     },
@@ -218,8 +218,8 @@ fn reported_tokens(response: &TestResponse) -> [u64; 2] {
 
 #[tokio::test]
 async fn translated_responses_without_usage_have_the_estimate_of_their_record() {
-    let talk = json!([{"role": "user", "content": "hello world"}]);
-    let chat = |stream: bool| json!({"model": "gpt-4o", "max_tokens": 99, "stream": stream, "messages": talk, "stream_options": {"include_usage": true}});
+    let client = json!([{"role": "user", "content": "hello world"}]);
+    let chat = |stream: bool| json!({"model": "gpt-4o", "max_tokens": 99, "stream": stream, "messages": client, "stream_options": {"include_usage": true}});
     let response = |stream: bool| json!({"model": "gpt-4o", "input": "hello world", "stream": stream});
     let gemini = |_: bool| json!({"contents": [{"role": "user", "parts": [{"text": "hello world"}]}]});
     let converse = |_: bool| json!({"messages": [{"role": "user", "content": [{"text": "hello world"}]}]});
@@ -246,9 +246,9 @@ async fn translated_responses_without_usage_have_the_estimate_of_their_record() 
         for (path, is_stream, kind, sent) in
             [(paths[0], false, "application/json", complete), (paths[1], true, "text/event-stream", stream)]
         {
-            let played = GoldenProvider::start(200, kind, sent.into_bytes(), 40).await;
+            let golden_provider = GoldenProvider::start(200, kind, sent.into_bytes(), 40).await;
             let body = body_of(path, is_stream).to_string().into_bytes();
-            let reply = gateway.send(played.build_request(provider, path, body)).await;
+            let reply = gateway.send(golden_provider.build_request(provider, path, body)).await;
             let record = gateway.single_record();
             let [input, output] = reported_tokens(&reply);
             assert!(input >= 2, "{provider} {path}: {}", reply.text());
@@ -299,9 +299,10 @@ async fn translated_embeddings_without_usage_have_the_estimate_of_their_record()
             "/v1/embeddings" => ("google", json!({"embeddings": [{"values": [0.5]}]})),
             _ => ("openai", json!({"object": "list", "data": [{"embedding": [0.5], "index": 0}]})),
         };
-        let played = GoldenProvider::start(200, "application/json", vectors.to_string().into_bytes(), 40).await;
+        let golden_provider =
+            GoldenProvider::start(200, "application/json", vectors.to_string().into_bytes(), 40).await;
         let gateway = GoldenProvider::gateway_trusting_loopback();
-        let reply = gateway.send(played.build_request(provider, path, body.to_string().into_bytes())).await;
+        let reply = gateway.send(golden_provider.build_request(provider, path, body.to_string().into_bytes())).await;
         let usage = [&reply.json()["usage"]["prompt_tokens"], &reply.json()["usageMetadata"]["promptTokenCount"]]
             .map(Value::as_u64);
         assert!(usage.contains(&Some(2)), "{path}: {}", reply.text());

@@ -83,8 +83,8 @@ pub(crate) fn write_target_with_full_list(provider: &dyn Provider, path_info: &P
 
 /// Returns true for operations of other API formats that must be translated. Anthropic's own requests pass unchanged.
 pub(crate) fn is_translated_operation(operation: Operation) -> bool {
-    let is_asked = operation.is_chat() || operation.counts_tokens() || operation == Operation::Models;
-    is_asked && !contains_operation(&[MESSAGES], operation)
+    let is_supported = operation.is_chat() || operation.counts_tokens() || operation == Operation::Models;
+    is_supported && !contains_operation(&[MESSAGES], operation)
 }
 
 /// Returns the Anthropic path of a translated operation.

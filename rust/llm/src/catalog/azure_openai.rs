@@ -131,8 +131,8 @@ impl ProviderModels for AzureOpenAi {
     ) -> Option<Cow<'o, str>> {
         let version = path_options.version.or_else(|| options.get("api_version"));
         let is_in_path = version != Some(API_VERSION_V1) && self.has_deployment_path(operation);
-        let is_asked = self.has_deployment_path(operation) || operation == Operation::CreateModelResponse;
-        if is_in_path || !is_asked {
+        let needs_deployment = self.has_deployment_path(operation) || operation == Operation::CreateModelResponse;
+        if is_in_path || !needs_deployment {
             return None;
         }
         let path_deployment =

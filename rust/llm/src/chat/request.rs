@@ -9,7 +9,7 @@ use super::{
     call_ids,
     client_tools::ClientTools,
     file_types::{mime_of_base64, mime_of_file},
-    signatures::ScopedSignatures,
+    tool_call_signatures::ScopedSignatures,
     tool_names::{RenamedTool, ToolNameFormat},
 };
 use crate::{
@@ -40,7 +40,7 @@ pub struct ChatRequest {
     /// Maximum number of stop sequences that the provider accepts; `None` if it has no limit.
     pub max_stop_sequences: Option<usize>,
     /// Store for tool call signatures that the client did not send back.
-    pub signatures: Option<ScopedSignatures>,
+    pub tool_call_signatures: Option<ScopedSignatures>,
 }
 
 impl ChatRequest {

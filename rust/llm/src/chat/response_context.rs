@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::{client_tools::ClientTools, signatures::ScopedSignatures, tool_names::RenamedTool};
+use super::{client_tools::ClientTools, tool_call_signatures::ScopedSignatures, tool_names::RenamedTool};
 use crate::{citations::CitationSet, fields::Fields, reports::ResponseReport};
 
 #[derive(Debug, Clone)]
@@ -35,7 +35,7 @@ pub struct ResponseContext {
     /// Tools of the client that the provider gets as plain functions.
     pub client_tools: Arc<ClientTools>,
     /// Store for tool call signatures, if this model signs its tool calls.
-    pub signatures: Option<ScopedSignatures>,
+    pub tool_call_signatures: Option<ScopedSignatures>,
 }
 
 impl ResponseContext {

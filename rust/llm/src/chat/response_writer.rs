@@ -7,7 +7,7 @@ use serde::de::IgnoredAny;
 use super::{
     client_tools::{self, ClientTools},
     finish_reason,
-    signatures::ScopedSignatures,
+    tool_call_signatures::ScopedSignatures,
     tool_names::{self, RenamedTool},
 };
 use crate::{
@@ -31,7 +31,7 @@ pub trait ResponseWriter: EventSink + Send {
 pub struct RecordingWriter {
     writer: Box<dyn ResponseWriter>,
     report: ResponseReport,
-    signatures: Option<ScopedSignatures>,
+    tool_call_signatures: Option<ScopedSignatures>,
     renamed_tools: Arc<[RenamedTool]>,
     client_tools: Arc<ClientTools>,
     /// For each tool call, the arguments so far if it calls a custom tool.
@@ -52,7 +52,7 @@ impl RecordingWriter {
         Self {
             writer,
             report: context.report.clone(),
-            signatures: context.signatures.clone(),
+            tool_call_signatures: context.tool_call_signatures.clone(),
             renamed_tools: Arc::clone(&context.renamed_tools),
             client_tools: Arc::clone(&context.client_tools),
             custom_calls: Vec::new(),
@@ -174,7 +174,7 @@ impl EventSink for RecordingWriter {
                 self.uncounted_text = None;
             }
             ResponseEvent::ToolCall { id, name, signature } => {
-                if let (Some(signature), Some(signatures)) = (signature, &self.signatures) {
+                if let (Some(signature), Some(signatures)) = (signature, &self.tool_call_signatures) {
                     signatures.insert(id, signature);
                 }
                 let name = tool_names::original_name(&self.renamed_tools, name);

@@ -24,10 +24,10 @@ impl ToolNameFormat {
         let is_allowed = |character: char| {
             character.is_ascii_alphanumeric() || matches!(character, '_' | '-') || self.punctuation.contains(character)
         };
-        let starts_well = |character: char| character.is_ascii_alphabetic() || character == '_';
+        let is_valid_start = |character: char| character.is_ascii_alphabetic() || character == '_';
         name.len() <= self.max_length
             && name.chars().all(is_allowed)
-            && (!self.must_start_with_letter || name.chars().next().is_none_or(starts_well))
+            && (!self.must_start_with_letter || name.chars().next().is_none_or(is_valid_start))
     }
 
     /// Returns the name itself if it is accepted. Otherwise returns a replacement that is always the same for the same

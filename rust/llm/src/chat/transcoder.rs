@@ -165,7 +165,7 @@ impl PayloadProcessor {
         match self {
             Self::Translate { decoder, writer } if name.is_empty() => decoder.decode(data, writer),
             Self::Translate { decoder, writer } => decoder.decode_named(name, data, writer),
-            Self::PassThrough(out) => write_unwrapped_event(name, data, out),
+            Self::PassThrough(out) => write_aws_frame_as_sse(name, data, out),
         }
     }
 
@@ -187,7 +187,7 @@ impl PayloadProcessor {
 }
 
 /// Writes the Anthropic event inside an AWS event stream frame as a server-sent event.
-fn write_unwrapped_event(name: &str, data: &[u8], out: &mut Vec<u8>) {
+fn write_aws_frame_as_sse(name: &str, data: &[u8], out: &mut Vec<u8>) {
     #[derive(Deserialize)]
     struct AwsFrame<'a> {
         #[serde(default, borrow)]

@@ -25,12 +25,12 @@ pub struct EventTexts {
     pub deltas: Vec<(SlotKey, TextPart)>,
     /// Complete texts. Most of them repeat earlier deltas.
     pub copies: Vec<TextPart>,
-    pub ending: Ending,
+    pub ended: EndedTexts,
 }
 
 /// Set of texts that end with an event.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub enum Ending {
+pub enum EndedTexts {
     #[default]
     None,
     /// Texts of the choice with this index.
@@ -40,7 +40,7 @@ pub enum Ending {
     All,
 }
 
-impl Ending {
+impl EndedTexts {
     pub fn includes(self, key: &SlotKey) -> bool {
         match self {
             Self::None => false,
@@ -87,7 +87,7 @@ impl EventReader<'_> {
                 self.read_block_start(index("index"));
                 self.add_unknown(0, index("index"));
             }
-            Some("content_block_stop") => self.texts.ending = Ending::Item(index("index")),
+            Some("content_block_stop") => self.texts.ended = EndedTexts::Item(index("index")),
             Some(name) if name.starts_with("response.") && name.ends_with("delta") => {
                 let mut hasher = DefaultHasher::new();
                 (name, index("content_index"), index("summary_index")).hash(&mut hasher);
@@ -96,10 +96,10 @@ impl EventReader<'_> {
             }
             Some(name) if name.starts_with("response.") => {
                 self.add_copies(name);
-                self.texts.ending = match name {
-                    "response.completed" | "response.incomplete" | "response.failed" => Ending::All,
-                    name if name.ends_with("done") => Ending::Item(index("output_index")),
-                    _ => Ending::None,
+                self.texts.ended = match name {
+                    "response.completed" | "response.incomplete" | "response.failed" => EndedTexts::All,
+                    name if name.ends_with("done") => EndedTexts::Item(index("output_index")),
+                    _ => EndedTexts::None,
                 };
             }
             _ if event["choices"].is_array() => self.read_choices(),
@@ -149,7 +149,7 @@ impl EventReader<'_> {
             self.collector.path.clear();
             self.sort_unknown(group, 0);
             if choice["finish_reason"].is_string() {
-                self.texts.ending = Ending::Group(group);
+                self.texts.ended = EndedTexts::Group(group);
             }
         }
     }
@@ -178,7 +178,7 @@ impl EventReader<'_> {
             self.collector.path.clear();
             self.sort_unknown(group, 0);
             if candidate["finishReason"].is_string() {
-                self.texts.ending = Ending::Group(group);
+                self.texts.ended = EndedTexts::Group(group);
             }
         }
     }
@@ -208,7 +208,7 @@ impl EventReader<'_> {
                 self.texts.deltas.push((SlotKey { kind: place.kind, group: place.group, item: 0, part: 0 }, place));
             }
         } else if self.texts.deltas.is_empty() && inner.get("delta").is_none() {
-            self.texts.ending = Ending::Item(item);
+            self.texts.ended = EndedTexts::Item(item);
         }
     }
 

@@ -23,7 +23,7 @@ enum Escape {
     /// The decoded letter, and the length of the escape in bytes.
     Letter(char, usize),
     /// The escape is not decoded; its length in bytes.
-    Kept(usize),
+    Undecoded(usize),
     Incomplete,
 }
 
@@ -55,7 +55,7 @@ impl JsonTextDecoder {
                         output.push(letter);
                         length = bytes;
                     }
-                    Escape::Kept(bytes) => {
+                    Escape::Undecoded(bytes) => {
                         output.push_str(&rest[..bytes]);
                         length = bytes;
                     }
@@ -93,7 +93,7 @@ fn read_escape(text: &str) -> Escape {
         'f' => '\u{c}',
         '/' => '/',
         'u' => return read_code_escape(text),
-        _ => return Escape::Kept(1 + name.len_utf8()),
+        _ => return Escape::Undecoded(1 + name.len_utf8()),
     };
     Escape::Letter(letter, 2)
 }
@@ -116,7 +116,7 @@ fn read_code_escape(text: &str) -> Escape {
             })
     };
     let Some(first) = code_at(0) else {
-        return if may_complete(0) { Escape::Incomplete } else { Escape::Kept(2) };
+        return if may_complete(0) { Escape::Incomplete } else { Escape::Undecoded(2) };
     };
     let is_high = (0xd800..0xdc00).contains(&first);
     if is_high && text.len() < MAX_ESCAPE_BYTES && may_complete(6) {
@@ -124,10 +124,10 @@ fn read_code_escape(text: &str) -> Escape {
     }
     let second = if is_high { code_at(6) } else { None };
     match char::decode_utf16([first].into_iter().chain(second)).next() {
-        Some(Ok('"' | '\\')) => Escape::Kept(6),
+        Some(Ok('"' | '\\')) => Escape::Undecoded(6),
         Some(Ok(letter)) => Escape::Letter(letter, if second.is_some() { 12 } else { 6 }),
         // Half a surrogate pair does not encode a letter.
-        _ => Escape::Kept(6),
+        _ => Escape::Undecoded(6),
     }
 }
 

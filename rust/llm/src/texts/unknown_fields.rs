@@ -48,7 +48,7 @@ const IDENTIFIER_FIELDS: [&str; 40] = [
     "type",
     "user",
 ];
-/// Endings of the names of other fields with identifiers.
+/// Endings of field names that are not listed above but contain identifiers.
 const IDENTIFIER_ENDINGS: [&str; 5] = ["_id", "Id", "_ids", "_at", "_type"];
 /// Maximum length of an identifier. A longer value counts as a text.
 const MAX_IDENTIFIER_BYTES: usize = 256;
@@ -69,7 +69,7 @@ const MEDIA_FIELDS: [&str; 14] = [
     "uri",
     "url",
 ];
-/// Fields with the media type of the data beside them.
+/// Fields with the media type of data in the same object.
 const MEDIA_TYPE_FIELDS: [&str; 3] = ["media_type", "mimeType", "mime_type"];
 /// Minimum length of base64 data. A shorter text may be valid base64 by chance.
 pub(super) const MIN_BASE64_BYTES: usize = 256;

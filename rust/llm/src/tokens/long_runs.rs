@@ -250,8 +250,8 @@ impl<'t> WindowedCounter<'t> {
             let run = self.run.clone();
             let part = start..self.next_window_end(start + self.window_bytes);
             // Texts that are made to be slow repeat themselves, so an identical window is not merged again.
-            let is_again = self.text[part.clone()] == self.text[self.window_range.clone()];
-            let next = if is_again { None } else { Some(self.merge_window(&part)) };
+            let is_repeated = self.text[part.clone()] == self.text[self.window_range.clone()];
+            let next = if is_repeated { None } else { Some(self.merge_window(&part)) };
             if next.as_ref().unwrap_or(&window).token_length(0) != window.token_length(cut.token_count) {
                 // The two windows do not meet here: tries an earlier position.
                 self.overlap_bytes *= 2;

@@ -10,7 +10,7 @@ mod notice;
 mod usage_estimate;
 
 pub use crate::chat::response_context::ResponseContext;
-pub use crate::chat::signatures::{ScopedSignatures, SignatureCache};
+pub use crate::chat::tool_call_signatures::{ScopedSignatures, SignatureCache};
 pub use crate::chat::transcoder::Transcoder;
 pub use crate::errors::{MalformedResponse, RequestError};
 pub use crate::reports::{DroppedParams, ResponseReport};
@@ -170,7 +170,7 @@ impl Translation {
         if let Some(effective_model) = input.hints.effective_model {
             effective_model.clone_into(&mut request.model);
         }
-        request.signatures.clone_from(&context.signatures);
+        request.tool_call_signatures.clone_from(&context.tool_call_signatures);
         request.max_stop_sequences = input.provider.max_stop_sequences;
         if let Some(betas) = input.hints.anthropic_betas
             && format.has_betas_in_body(&request.model)
@@ -326,7 +326,11 @@ impl Translation {
             renamed_tools: Arc::default(),
             client_tools: Arc::default(),
             report: ResponseReport::default(),
-            signatures: input.hints.signatures.filter(|_| provider_format.signs_tool_calls(effective_model)).cloned(),
+            tool_call_signatures: input
+                .hints
+                .tool_call_signatures
+                .filter(|_| provider_format.signs_tool_calls(effective_model))
+                .cloned(),
         };
         Self {
             formats,

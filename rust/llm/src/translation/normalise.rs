@@ -79,14 +79,14 @@ impl Normaliser {
     /// Creates the normaliser for an operation. `api_format` is the API format of the client.
     pub fn new(provider: &ProviderRow, operation: Operation, api_format: ApiFormat, strict: bool) -> Self {
         let completes = matches!(operation, Operation::ChatComplete | Operation::Complete);
-        let says_whose =
+        let names_provider =
             completes || matches!(operation, Operation::Embed | Operation::ImageGenerate | Operation::Rerank);
         Self {
             provider: provider.slug,
             error_fallback: provider.error_fallback,
             api_format,
             should_map_finish_reasons: strict && completes && provider.has_custom_finish_reasons,
-            should_add_provider: !strict && says_whose,
+            should_add_provider: !strict && names_provider,
             list_shape: (operation == Operation::Models).then_some(match api_format {
                 ApiFormat::Anthropic => ModelListShape::Anthropic,
                 ApiFormat::Gemini => ModelListShape::Gemini,

@@ -43,7 +43,7 @@ pub fn write_notice(notice: &Notice<'_>) -> Option<(&'static str, Vec<u8>)> {
         report: ResponseReport::default(),
         renamed_tools: Arc::default(),
         client_tools: Arc::new(ClientTools::default()),
-        signatures: None,
+        tool_call_signatures: None,
     };
     let (kind, mut writer): (_, Box<dyn ResponseWriter>) = if notice.is_streaming {
         (stream_type(format), format.stream_writer(context))

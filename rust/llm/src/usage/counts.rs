@@ -256,13 +256,13 @@ impl UsageCounts {
         for at in memmem::rfind_iter(json, SERVICE_TIER_KEY).take(8) {
             let Some((open, b'"')) = value_start(json, at + SERVICE_TIER_KEY.len()) else { continue };
             let literal = string_literal_at(json, open);
-            let mut is_beside = false;
+            let mut has_usage_sibling = false;
             // The search ends where the enclosing object ends.
             let _ = scan_rest_of_object(json, open + literal.len(), |key, _| {
-                is_beside |= key == b"usage";
+                has_usage_sibling |= key == b"usage";
                 Ok(())
             });
-            if is_beside {
+            if has_usage_sibling {
                 return self.read_service_tier(b"service_tier", literal);
             }
         }
@@ -376,9 +376,9 @@ impl UsageCounts {
             tool_uses: self.tools.max_of_each(&self.item_tools).max_of_each(&self.grounding.billed_uses()),
             ..Usage::default()
         };
-        let is_told_apart = matches!(api_format, ApiFormat::Anthropic | ApiFormat::Bedrock)
+        let has_cache_counts = matches!(api_format, ApiFormat::Anthropic | ApiFormat::Bedrock)
             && self.cache_read.saturating_add(self.cache_write).saturating_add(self.cache_write_1h) > 0;
-        if self.input == 0 && self.output == 0 && !is_told_apart {
+        if self.input == 0 && self.output == 0 && !has_cache_counts {
             // Some rerank and embedding APIs report only the total.
             usage.input = self.total;
         }

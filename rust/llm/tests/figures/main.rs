@@ -42,13 +42,13 @@ fn measure_best_time(mut work: impl FnMut()) -> Duration {
 
 fn translate_request() -> (Translation, Vec<u8>) {
     let (operation, provider) = (Operation::ChatComplete, catalog::find_provider("anthropic").unwrap());
-    let (body, model, beside) = (black_box(CHAT_REQUEST), "", RequestHints::default());
+    let (body, model, hints) = (black_box(CHAT_REQUEST), "", RequestHints::default());
     let input = TranslationInput {
         operation,
         provider: provider.row(),
         body,
         model,
-        hints: beside,
+        hints,
         strict: true,
         now_ms: 1_700_000_000_000,
         nonce: 7,

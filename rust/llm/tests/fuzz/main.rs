@@ -172,19 +172,20 @@ fn translations_for(case: &Case) -> Vec<Translation> {
     if case.operation().is_chat() {
         let model = case.model();
         let result = |operation: Operation| {
-            let (wire, body) = (provider.provider_format(operation, &model)?, request_body(operation).to_string());
-            let beside = RequestHints::default();
+            let (provider_format, body) =
+                (provider.provider_format(operation, &model)?, request_body(operation).to_string());
+            let hints = RequestHints::default();
             let input = TranslationInput {
                 operation,
                 provider: provider.row(),
                 body: body.as_bytes(),
                 model: &model,
-                hints: beside,
+                hints,
                 strict: false,
                 now_ms: 0,
                 nonce: 0,
             };
-            Some(Translation::translate_request(&input, wire).ok()?.0)
+            Some(Translation::translate_request(&input, provider_format).ok()?.0)
         };
         all.extend(CLIENT_OPERATIONS.into_iter().filter_map(result));
     }

@@ -180,8 +180,11 @@ fn every_model_family_has_golden_cases() {
     let mut missing = Vec::new();
     for (slug, operation, model, label) in MODEL_FAMILIES {
         let provider = catalog::find_provider(slug).unwrap();
-        let is =
-            |model: &str| provider.provider_format(operation, model).map(|wire| std::ptr::from_ref(wire).cast::<u8>());
+        let is = |model: &str| {
+            provider
+                .provider_format(operation, model)
+                .map(|provider_format| std::ptr::from_ref(provider_format).cast::<u8>())
+        };
         let name = format!("{slug}/{}/{label}", operation.id());
         let mut covered: Vec<_> = translated_cases()
             .into_iter()

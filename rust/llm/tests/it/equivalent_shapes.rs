@@ -15,19 +15,19 @@ pub fn translate_request(slug: &str, operation: Operation, body: &Value) -> Resu
     let provider = catalog::find_provider(slug).unwrap();
     let model = body["model"].as_str().unwrap_or_default().to_owned();
     let body = body.to_string();
-    let wire = provider.provider_format(operation, &model).unwrap();
-    let (body, beside) = (body.as_bytes(), RequestHints::default());
+    let provider_format = provider.provider_format(operation, &model).unwrap();
+    let (body, hints) = (body.as_bytes(), RequestHints::default());
     let input = TranslationInput {
         operation,
         provider: provider.row(),
         body,
         model: &model,
-        hints: beside,
+        hints,
         strict: true,
         now_ms: 1_700_000_000_000,
         nonce: 7,
     };
-    let (translation, sent) = Translation::translate_request(&input, wire)?;
+    let (translation, sent) = Translation::translate_request(&input, provider_format)?;
     Ok((translation, serde_json::from_slice(&sent).unwrap()))
 }
 

@@ -86,9 +86,9 @@ proptest! {
             let provider = catalog::find_provider(&case.provider).unwrap();
             let body = replace_value_in_json(&case.client_request(), at, kind);
             let model = case.model();
-            let Some(wire) = provider.provider_format(case.operation(), &model) else { continue };
+            let Some(provider_format) = provider.provider_format(case.operation(), &model) else { continue };
             let question = TranslationInput { operation: case.operation(), provider: provider.row(), body: &body, model: &model, hints: RequestHints { anthropic_betas: Some("a,,b"), ..RequestHints::default() }, strict: at % 2 == 0, now_ms: 0, nonce: 0 };
-            if let Ok((translation, _)) = Translation::translate_request(&question, wire) {
+            if let Ok((translation, _)) = Translation::translate_request(&question, provider_format) {
                 translate_changed_response(&translation, &case, at, kind);
             }
             if let Ok((translation, _)) = case.translate_request() {

@@ -3,7 +3,7 @@
 
 mod golden_cases;
 
-mod callers;
+mod client_formats;
 mod conformance;
 mod equivalent_shapes;
 mod errors;

@@ -336,20 +336,20 @@ fn append_turn_and_tool_result(operation: Operation, request: &mut Value, earlie
 /// Translates a request for a provider; `None` if it passes through.
 fn translate_request(operation: Operation, provider: &str, request: &Value) -> Option<(Translation, Vec<u8>)> {
     let provider = catalog::find_provider(provider).unwrap();
-    let wire = provider.provider_format(operation, "m")?;
+    let provider_format = provider.provider_format(operation, "m")?;
     let body = request.to_string().into_bytes();
-    let beside = RequestHints::default();
+    let hints = RequestHints::default();
     let input = TranslationInput {
         operation,
         provider: provider.row(),
         body: &body,
         model: "m",
-        hints: beside,
+        hints,
         strict: true,
         now_ms: 1_700_000_000_000,
         nonce: 7,
     };
-    Some(Translation::translate_request(&input, wire).unwrap())
+    Some(Translation::translate_request(&input, provider_format).unwrap())
 }
 
 #[test]
@@ -406,24 +406,24 @@ fn opaque_data_makes_the_round_trip_or_is_reported() {
 fn restores_a_missing_signature_for_the_same_caller() {
     let provider = catalog::find_provider("google").unwrap();
     let model = "gemini-3-flash";
-    let wire = provider.provider_format(Operation::ChatComplete, model).unwrap();
+    let provider_format = provider.provider_format(Operation::ChatComplete, model).unwrap();
     let signatures = Arc::new(SignatureCache::new(1 << 20));
     let shared = |owner| ScopedSignatures::new(Arc::clone(&signatures), owner, 1_700_000_000_000);
     let build_value = |owner, body: &Value| {
         let (shared, body) = (shared(owner), body.to_string().into_bytes());
-        let beside = RequestHints { signatures: Some(&shared), ..RequestHints::default() };
+        let hints = RequestHints { tool_call_signatures: Some(&shared), ..RequestHints::default() };
         let (operation, now) = (Operation::ChatComplete, 1_700_000_000_000);
         let input = TranslationInput {
             operation,
             provider: provider.row(),
             body: &body,
             model,
-            hints: beside,
+            hints,
             strict: true,
             now_ms: now,
             nonce: 7,
         };
-        Translation::translate_request(&input, wire).unwrap()
+        Translation::translate_request(&input, provider_format).unwrap()
     };
     let build_request = json!({"model": model, "messages": [{"role": "user", "content": "hi"}]});
     let response = |id: &str, signature: &str| {

@@ -130,7 +130,7 @@ fn drops_unsupported_message_fields_except_in_their_role() {
 #[test]
 fn drops_and_reports_cache_hints_where_they_are_unsupported() {
     let hint = json!({"type": "ephemeral"});
-    let said_with = |hint: &Value| {
+    let request_with_hint = |hint: &Value| {
         json!({"model": "m", "tools": [{"type": "function", "function": {"name": "f"}, "cache_control": hint}],
             "messages": [{"role": "system", "content": "a cache_control", "cache_control": hint},
                 {"role": "user", "content": [{"type": "text", "text": "b cache_control", "cache_control": hint}]}]})
@@ -140,14 +140,14 @@ fn drops_and_reports_cache_hints_where_they_are_unsupported() {
             {"role": "user", "content": [{"type": "text", "text": "b cache_control"}]}]});
     for slug in ["mistral-ai", "groq", "cerebras"] {
         let rules = catalog::find_provider(slug).unwrap().row().param_rules(Operation::ChatComplete);
-        assert_eq!(apply_rules(rules, &said_with(&hint)), (expected.clone(), "cache_control".into()), "{slug}");
-        assert_eq!(apply_rules(rules, &said_with(&Value::Null)), (expected.clone(), String::new()), "{slug}");
+        assert_eq!(apply_rules(rules, &request_with_hint(&hint)), (expected.clone(), "cache_control".into()), "{slug}");
+        assert_eq!(apply_rules(rules, &request_with_hint(&Value::Null)), (expected.clone(), String::new()), "{slug}");
         assert_eq!(apply_rules(rules, &expected), (expected.clone(), String::new()), "{slug}");
     }
     // Other providers receive the hints, because some of them host Claude.
     for slug in ["openai", "openrouter"] {
         let rules = catalog::find_provider(slug).unwrap().row().param_rules(Operation::ChatComplete);
-        assert_eq!(apply_rules(rules, &said_with(&hint)), (said_with(&hint), String::new()), "{slug}");
+        assert_eq!(apply_rules(rules, &request_with_hint(&hint)), (request_with_hint(&hint), String::new()), "{slug}");
     }
 }
 

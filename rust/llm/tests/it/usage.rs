@@ -345,10 +345,10 @@ fn reads_vendor_usage_of_bedrock_invoke_responses() {
     assert_eq!(response_usage(Bedrock, titan), Some(Usage { input: 7, output: 7, ..NO_USAGE }));
     assert_eq!(response_usage(OpenAi, llama), None);
     assert_eq!(response_usage(Bedrock, r#"{"outputs":[{"text":"x"}],"results":{}}"#), None);
-    let beside = Usage::from_headers;
-    assert_eq!(beside(Some("12"), Some("5")), Some(Usage { input: 12, output: 5, ..NO_USAGE }));
-    assert_eq!(beside(Some("12"), None), Some(Usage { input: 12, ..NO_USAGE }));
-    assert_eq!((beside(None, None), beside(Some("x"), Some("-1"))), (None, None));
+    let from_headers = Usage::from_headers;
+    assert_eq!(from_headers(Some("12"), Some("5")), Some(Usage { input: 12, output: 5, ..NO_USAGE }));
+    assert_eq!(from_headers(Some("12"), None), Some(Usage { input: 12, ..NO_USAGE }));
+    assert_eq!((from_headers(None, None), from_headers(Some("x"), Some("-1"))), (None, None));
 }
 
 #[test]

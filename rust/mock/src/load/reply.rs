@@ -120,9 +120,9 @@ impl ResponseReader {
 mod tests {
     use super::*;
 
-    fn read_in_steps(wire: &[u8], step: usize) -> (ResponseReader, Vec<u8>, Result<(), Failure>) {
+    fn read_in_steps(bytes: &[u8], step: usize) -> (ResponseReader, Vec<u8>, Result<(), Failure>) {
         let (mut reply, mut body, mut buffer) = (ResponseReader::default(), Vec::new(), Vec::new());
-        for part in wire.chunks(step) {
+        for part in bytes.chunks(step) {
             buffer.extend_from_slice(part);
             match reply.feed(&buffer, |data| body.extend_from_slice(data)) {
                 Ok(used) => drop(buffer.drain(..used)),
@@ -135,14 +135,14 @@ mod tests {
 
     #[test]
     fn reads_all_framings_at_any_split() {
-        let wires = [
+        let responses = [
             &b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"[..],
             b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhe\r\n3\r\nllo\r\n0\r\n\r\n",
             b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\nhello",
         ];
-        for wire in wires {
-            for step in 1..=wire.len() {
-                let (_, body, end) = read_in_steps(wire, step);
+        for bytes in responses {
+            for step in 1..=bytes.len() {
+                let (_, body, end) = read_in_steps(bytes, step);
                 assert_eq!((body.as_slice(), end), (&b"hello"[..], Ok(())), "{step}");
             }
         }
@@ -150,10 +150,10 @@ mod tests {
 
     #[test]
     fn reports_truncated_responses() {
-        for wire in
+        for bytes in
             [&b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello"[..], b"HTTP/1.1 200 OK\r\n", b"what?\r\n\r\n"]
         {
-            assert_eq!(read_in_steps(wire, 7).2, Err(Failure::Truncated));
+            assert_eq!(read_in_steps(bytes, 7).2, Err(Failure::Truncated));
         }
         assert_eq!(read_in_steps(b"HTTP/1.1 503 No\r\ncontent-length: 0\r\n\r\n", 9).2, Err(Failure::Status(503)));
     }

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use crate::talk::{CHAT_PATH, Client, MESSAGES_PATH, ReadEnd, get, request_chat, start_server, wait_for_last_entry};
+use crate::http_client::{
+    CHAT_PATH, Client, MESSAGES_PATH, ReadEnd, get, request_chat, start_server, wait_for_last_entry,
+};
 use serde_json::json;
 
 const READ_TIMEOUT: Duration = Duration::from_millis(400);
@@ -79,7 +81,7 @@ fn header_flood_never_reaches_a_body() {
     client.send_chat(CHAT_PATH, "mock?fault=headers_flood", false);
     let response = client.read_until(READ_TIMEOUT, |response| response.raw.len() > 4 << 20);
     assert!(response.raw.starts_with(b"HTTP/1.1 200 OK\r\nx-flood: f"));
-    assert_eq!(crate::talk::find_bytes(&response.raw, b"\r\n\r\n"), None);
+    assert_eq!(crate::http_client::find_bytes(&response.raw, b"\r\n\r\n"), None);
     client.close();
     assert_eq!(wait_for_last_entry(&server).outcome.to_string(), "client_closed");
     let short = request_chat(&server, CHAT_PATH, "mock?fault=headers_flood&after=2", false);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::talk::{
+use crate::http_client::{
     CHAT_PATH, Client, MESSAGES_PATH, ReadEnd, Response, find_bytes, request_chat, start_server, wait_for_last_entry,
 };
 use penstock_mock::Server;

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::time::Duration;
 
-use crate::talk::{CHAT_PATH, Client, MESSAGES_PATH, ReadEnd, request_chat, start_server, wait_for_last_entry};
+use crate::http_client::{CHAT_PATH, Client, MESSAGES_PATH, ReadEnd, request_chat, start_server, wait_for_last_entry};
 
 const READ_TIMEOUT: Duration = Duration::from_millis(400);
 

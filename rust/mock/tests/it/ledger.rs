@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::talk::{CHAT_PATH, Client, MESSAGES_PATH, get, request_chat, start_server, wait_for_last_entry};
+use crate::http_client::{CHAT_PATH, Client, MESSAGES_PATH, get, request_chat, start_server, wait_for_last_entry};
 use penstock_mock::{Server, ServerOptions};
 use serde_json::json;
 

@@ -1,6 +1,6 @@
 //! Load client tests. Its counts must equal those of the mock provider's ledger.
 
-use crate::talk::start_server;
+use crate::http_client::start_server;
 use penstock_mock::Server;
 use penstock_mock::load::{LoadOptions, run};
 use serde_json::{Value, json};
@@ -84,7 +84,7 @@ fn classifies_errors() {
         );
         assert!(report["errors"].as_u64().unwrap() > 0);
     }
-    let no_match = { crate::talk::start_server().url() };
+    let no_match = { crate::http_client::start_server().url() };
     let line = format!("rate --url {no_match}/ --rate 50 --seconds 0.1");
     let refused = run(&LoadOptions::parse(line.split(' ').map(str::to_owned)).unwrap()).unwrap();
     assert_eq!((&refused["errors_by_class"]["connect"], &refused["requests"]), (&json!(5), &json!(0)), "{refused}");
@@ -95,7 +95,7 @@ fn stuck_clients_apply_backpressure_to_the_server() {
     let server = start_server();
     let report = run_load(&server, "stuck --clients 3 --seconds 0.3 --model mock?chunks=1000000");
     assert_eq!((&report["connected"], &report["failed"]), (&json!(3), &json!(0)), "{report}");
-    let entry = crate::talk::wait_for_last_entry(&server);
+    let entry = crate::http_client::wait_for_last_entry(&server);
     assert_eq!(entry.outcome.to_string(), "client_closed");
     assert!(entry.bytes_sent < 10_000_000, "{entry:?}");
 }

@@ -1,8 +1,9 @@
 //! Tests of the mock provider: every response shape and fault, over real sockets.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends where it fails")]
 
-mod talk;
+mod http_client;
 
+mod complete_responses;
 mod faults_before;
 mod faults_in_content;
 mod faults_within;
@@ -10,4 +11,3 @@ mod ledger;
 mod load;
 mod streams;
 mod vendors;
-mod whole_answers;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::talk::{CHAT_PATH, COMPLETIONS_PATH, Client, MESSAGES_PATH, ReadEnd, request_chat, start_server};
+use crate::http_client::{CHAT_PATH, COMPLETIONS_PATH, Client, MESSAGES_PATH, ReadEnd, request_chat, start_server};
 use serde_json::{Value, json};
 
 const READ_TIMEOUT: Duration = Duration::from_millis(400);
@@ -130,7 +130,7 @@ fn one_connection_carries_many_streams() {
 fn http_1_0_client_reads_until_the_connection_closes() {
     let server = start_server();
     let mut client = Client::connect(&server);
-    let body = crate::talk::chat_body("mock?chunks=2", true);
+    let body = crate::http_client::chat_body("mock?chunks=2", true);
     client.write(format!("POST {CHAT_PATH} HTTP/1.0\r\ncontent-length: {}\r\n\r\n{body}", body.len()).as_bytes());
     let response = client.read_until(READ_TIMEOUT, |_| false);
     assert_eq!((response.events().len(), response.end), (5, ReadEnd::Fin));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::talk::{CHAT_PATH, Client, Response, start_server};
+use crate::http_client::{CHAT_PATH, Client, Response, start_server};
 use penstock_mock::Server;
 use serde_json::{Value, json};
 

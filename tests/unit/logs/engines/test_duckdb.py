@@ -66,6 +66,7 @@ def count(engine: DuckDbEngine, **filters: object) -> int:
     return engine.run(query, 20)["total"]
 
 
+@pytest.mark.slow(18)
 def test_no_record_is_lost_or_doubled_by_kills(tmp_path: Path):
     for number in range(KILLS):
         program = Program(

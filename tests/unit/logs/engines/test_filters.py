@@ -79,6 +79,7 @@ def sparse_filters(draw: st.DrawFn) -> LogFilters:
     return filters
 
 
+@pytest.mark.slow(15)
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(filters=sparse_filters())
 def test_both_engines_find_what_plain_python_finds(

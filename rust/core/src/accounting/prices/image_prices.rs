@@ -46,14 +46,14 @@ impl ImagePrices {
     }
 }
 
-/// Returns the entry for `requested`, or the default entry. An empty or `auto` value falls back to `usual`, then to the
+/// Returns the entry for `requested`, or the default entry. An empty or `auto` value falls back to `default`, then to the
 /// only entry.
-fn pick_or_default<'t, T>(entries: &'t NameMap<T>, requested: &str, usual: &str) -> Option<&'t T> {
+fn pick_or_default<'t, T>(entries: &'t NameMap<T>, requested: &str, default: &str) -> Option<&'t T> {
     let price = entries.get(requested).or_else(|| entries.get(DEFAULT_KEY));
     if price.is_some() || !matches!(requested, "" | "auto") {
         return price;
     }
-    entries.get(usual).or_else(|| entries.values().next().filter(|_| entries.len() == 1))
+    entries.get(default).or_else(|| entries.values().next().filter(|_| entries.len() == 1))
 }
 
 #[cfg(test)]
@@ -64,7 +64,7 @@ mod tests {
     fn image_cost_uses_the_exact_or_default_price() {
         let images = |json: &str| ImagePrices::from_published(serde_json::from_str(json).unwrap()).unwrap();
         let dall_e = images(r#"{"standard":{"1024x1024":40,"1024x1792":80},"hd":{"1024x1024":80,"default":120}}"#);
-        let usual = images(r#"{"default":{"default":7}}"#);
+        let single_default = images(r#"{"default":{"default":7}}"#);
         let only = images(r#"{"high":{"512x512":5}}"#);
         for (images, (count, quality, size), expected) in [
             (&dall_e, (2, "standard", "1024x1792"), Some(160)),
@@ -73,7 +73,7 @@ mod tests {
             (&dall_e, (1, "hd", "1x1"), Some(120)),
             (&dall_e, (1, "standard", "1x1"), None),
             (&dall_e, (1, "low", "1024x1024"), None),
-            (&usual, (4, "hd", "1x1"), Some(28)),
+            (&single_default, (4, "hd", "1x1"), Some(28)),
             (&only, (1, "", "auto"), Some(5)),
             (&only, (1, "", "1x1"), None),
         ] {

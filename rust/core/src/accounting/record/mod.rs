@@ -276,13 +276,13 @@ impl Record {
     /// Closes the record. Always the last step of a request.
     pub fn close(mut self, outcome: Outcome) {
         let hooks = self.waiting_hooks();
-        if (self.log.needs_charge_claim() || hooks.is_some())
+        if (self.log.must_claim_charge() || hooks.is_some())
             && let Ok(runtime) = Handle::try_current()
         {
             self.write_end_early(outcome);
             // Runs in the background, so that the client does not wait for it.
             runtime.spawn(async move {
-                if self.log.needs_charge_claim() {
+                if self.log.must_claim_charge() {
                     self.log.claim_charge().await;
                 }
                 if let Some(hooks) = hooks {

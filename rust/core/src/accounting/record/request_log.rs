@@ -368,7 +368,7 @@ impl RequestLog {
     }
 
     /// Returns true if another worker may charge the same response at this moment.
-    pub(crate) fn needs_charge_claim(&self) -> bool {
+    pub(crate) fn must_claim_charge(&self) -> bool {
         let Some(DeferredBilling::Existing(Some(charge))) = &self.billing.deferred_billing else { return false };
         self.billing.usage.is_some() && charge.is_shared()
     }

@@ -26,7 +26,7 @@ use crate::ingress::message::RequestHead;
 const MAX_RECORD_BYTES: usize = 128 * 1024;
 /// Maximum length of a string in a record that the client chooses.
 const MAX_TEXT_BYTES: usize = 8 * 1024;
-/// Maximum length of such a string if the client has no valid key, or if the record would be too long.
+/// Maximum length of a string that the client chooses if it has no valid key, or if the record would be too long.
 const MAX_STRANGER_TEXT_BYTES: usize = 256;
 
 /// Maximum length of the results of guardrails with the data of their checks. Longer results are written without it.

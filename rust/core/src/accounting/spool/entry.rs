@@ -19,7 +19,7 @@ use super::{
 /// Chunks of a body are collected up to this size, because one write for each chunk of a stream would cost too much.
 const COLLECTED_BYTES: usize = 4 * 1024;
 /// Maximum length of the payload of a body frame.
-const MAX_PIECE_BYTES: usize = 1024 * 1024;
+const MAX_BODY_FRAME_BYTES: usize = 1024 * 1024;
 /// Body kinds, in the order of their numbers.
 const BODY_KINDS: [FrameKind; 4] =
     [FrameKind::ClientRequest, FrameKind::UpstreamRequest, FrameKind::UpstreamResponse, FrameKind::ClientResponse];
@@ -94,7 +94,7 @@ impl Bodies {
     fn add_frames<'b>(&'b self, batch: &mut FrameBatch<'_, 'b>) {
         for (kind, part) in BODY_KINDS.into_iter().zip(&self.parts) {
             let flags = if part.has_cut_to_report { FLAG_CUT } else { 0 };
-            let chunks = part.complete.chunks(MAX_PIECE_BYTES);
+            let chunks = part.complete.chunks(MAX_BODY_FRAME_BYTES);
             chunks.for_each(|chunk| batch.add_body(kind, flags, chunk));
             if !part.collected.is_empty() || (part.has_cut_to_report && part.complete.is_empty()) {
                 batch.add_body(kind, flags, &part.collected);
@@ -173,7 +173,7 @@ impl SpoolEntry {
     pub fn add_body_piece(&self, kind: FrameKind, chunk: &[u8]) {
         let mut bodies = self.lock_bodies();
         let Some(remaining) = bodies.admit(kind, chunk.len(), self.spool.body_bytes) else { return };
-        for chunk in chunk[..remaining].chunks(MAX_PIECE_BYTES) {
+        for chunk in chunk[..remaining].chunks(MAX_BODY_FRAME_BYTES) {
             let part = &mut bodies.parts[kind_index(kind)];
             part.collected.extend_from_slice(chunk);
             if part.collected.len() >= COLLECTED_BYTES {

@@ -21,7 +21,7 @@ const SYNC_TIMEOUT: Duration = Duration::from_secs(2);
 pub struct GroupSync {
     /// Number of records whose final frame was written to the spool.
     ended: AtomicU64,
-    /// Number of these records that are on the disk, or whose write to the disk failed.
+    /// Number of ended records that are on the disk, or whose write to the disk failed.
     done: watch::Sender<u64>,
     /// Channel that wakes the thread; `None` if the thread could not be created. One queued signal is enough, because
     /// the thread reads `ended` after it has received the signal.

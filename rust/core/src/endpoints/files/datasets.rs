@@ -101,9 +101,9 @@ async fn list_files(
     let query = kind.list_query(MAX_LISTED_DATASETS);
     let (incoming, response) =
         request_json(client, InternalRequest { query: &query, ..InternalRequest::new("GET", "/files") }).await?;
-    let is_asked =
+    let has_requested_purpose =
         |file: &FileObject| query_param(client_request, "purpose").is_none_or(|purpose| purpose == file.purpose);
-    let all: Vec<_> = kind.parse_file_list(&response).into_iter().filter(is_asked).collect();
+    let all: Vec<_> = kind.parse_file_list(&response).into_iter().filter(has_requested_purpose).collect();
     let after = query_param(client_request, "after")
         .map(|id| all.iter().position(|file| file.id == id).map_or(all.len(), |at| at + 1));
     let rest = &all[after.unwrap_or_default()..];
@@ -248,13 +248,13 @@ impl<'d> DatasetUpload<'d> {
         let (feeder, feed) = body::feed_channel(move || resumed.notify_one());
         let boundary = format!("penstock-{unique}");
         let fields = [("content-type".to_owned(), format!("multipart/form-data; boundary={boundary}"))];
-        let asking = Box::pin(async move {
+        let pending_response = Box::pin(async move {
             let body = Body::Streamed(feed, None);
             client
                 .send(InternalRequest { query: &query, headers: &fields, body, ..InternalRequest::new("POST", &path) })
                 .await
         });
-        ContentUpload { feeder, capacity_available: capacity, boundary, pending_response: asking }
+        ContentUpload { feeder, capacity_available: capacity, boundary, pending_response }
     }
 }
 

@@ -21,7 +21,7 @@ const MAX_RESERVES: usize = 256;
 const MAX_REFRESHES: usize = 64;
 
 /// Locks (`ClusterLease::writing`) that are held while the writes run, so that writes of one lease keep their order.
-type WriteTurns = Vec<OwnedMutexGuard<()>>;
+type WriteLocks = Vec<OwnedMutexGuard<()>>;
 /// Counter whose reserve is adapted: its hash, the lock of its writes, its claim, and the fields to write.
 type ReserveRefresh = (u64, OwnedMutexGuard<()>, LeaseClaim, CounterWrite);
 
@@ -77,7 +77,7 @@ impl ClusterLimiter {
         let hashes: Vec<u64> = self.lock().active.iter().copied().collect();
         let mut plan = WritePlan { is_last, workers: self.known_members(), reserves: 0, now_ms };
         for chunk in hashes.chunks(MAX_WRITES) {
-            let (written, writes, turns) = self.collect_writes(chunk, &mut plan);
+            let (written, writes, locks) = self.collect_writes(chunk, &mut plan);
             if !writes.is_empty() {
                 let is_taken = self.redis.write_counters(&writes).await;
                 let mut leases = self.lock();
@@ -93,7 +93,7 @@ impl ClusterLimiter {
                     }
                 }
             }
-            drop(turns);
+            drop(locks);
         }
         if !is_announced {
             self.announce(ledger, now_ms).await;
@@ -110,8 +110,8 @@ impl ClusterLimiter {
     }
 
     /// Returns the counters that must be written: their hashes, fields, and locks.
-    fn collect_writes(&self, hashes: &[u64], plan: &mut WritePlan) -> (Vec<u64>, Vec<CounterWrite>, WriteTurns) {
-        let (mut written, mut writes, mut turns) = (Vec::new(), Vec::new(), WriteTurns::new());
+    fn collect_writes(&self, hashes: &[u64], plan: &mut WritePlan) -> (Vec<u64>, Vec<CounterWrite>, WriteLocks) {
+        let (mut written, mut writes, mut locks) = (Vec::new(), Vec::new(), WriteLocks::new());
         let (is_last, now_ms) = (plan.is_last, plan.now_ms);
         let is_reachable = !self.is_lost.load(Ordering::Relaxed);
         let mut leases = self.lock();
@@ -122,7 +122,7 @@ impl ClusterLimiter {
                 continue;
             };
             // If the lock is taken, a request is renewing the lease at this moment, and writes the same fields.
-            let Ok(turn) = Arc::clone(&lease.writing).try_lock_owned() else { continue };
+            let Ok(lock) = Arc::clone(&lease.writing).try_lock_owned() else { continue };
             let has_ended = lease.window.part_at(now_ms).start_ms > lease.start_ms;
             let is_returned = is_last || is_reachable;
             if has_ended && lease.window.sliding_part_ms() > 0 && lease.free > 0 && is_returned {
@@ -143,7 +143,7 @@ impl ClusterLimiter {
                 let free = lease.free;
                 writes.push(lease.prepare_write(self.member, free, now_ms));
                 written.push(*hash);
-                turns.push(turn);
+                locks.push(lock);
             } else if has_ended && lease.window.sliding_part_ms() == 0 {
                 active.remove(hash);
                 continue;
@@ -152,7 +152,7 @@ impl ClusterLimiter {
                 active.remove(hash);
             }
         }
-        (written, writes, turns)
+        (written, writes, locks)
     }
 
     /// Reads from Redis what is left of unused counters with a reserve, so that their reserves shrink with it.
@@ -160,9 +160,9 @@ impl ClusterLimiter {
         if self.is_lost.load(Ordering::Relaxed) {
             return;
         }
-        for (hash, turn, claim, write) in self.collect_refreshes(ledger, now_ms) {
+        for (hash, lock, claim, write) in self.collect_refreshes(ledger, now_ms) {
             let is_taken = self.send_claim(claim, &write, now_ms).await;
-            drop(turn);
+            drop(lock);
             if !is_taken {
                 let mut leases = self.lock();
                 if let Some(lease) = leases.by_hash.get_mut(&hash) {
@@ -185,7 +185,7 @@ impl ClusterLimiter {
             if lease.free == 0 || !is_current || !is_due {
                 continue;
             }
-            let Ok(turn) = Arc::clone(&lease.writing).try_lock_owned() else { continue };
+            let Ok(lock) = Arc::clone(&lease.writing).try_lock_owned() else { continue };
             if lease.window.is_budget()
                 && let Ok(known) = ledger.read_recorded(&lease.counter_id, &lease.group, lease.window)
                 && known.resets == lease.resets
@@ -194,7 +194,7 @@ impl ClusterLimiter {
             }
             lease.reserved_ms = now_ms;
             let (claim, write) = self.claim(*hash, lease, lease.free, now_ms);
-            refreshes.push((*hash, turn, claim, write));
+            refreshes.push((*hash, lock, claim, write));
             if refreshes.len() >= MAX_REFRESHES {
                 break;
             }

@@ -87,9 +87,9 @@ pub struct ClusterLimiter {
 struct LeaseClaim {
     hash: u64,
     part: SharedPart,
-    /// Used and held amount of the worker if Redis grants the whole claim.
+    /// Amount that the worker has used or reserved in total if Redis grants the whole claim.
     target: u64,
-    /// Minimum that a request needs beyond the lease.
+    /// Part of the claim without which the waiting request is rejected.
     needed: u64,
 }
 

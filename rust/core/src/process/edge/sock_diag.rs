@@ -52,9 +52,9 @@ pub struct TcpConnection {
 pub fn is_connection_open(local: SocketAddr, remote: SocketAddr) -> io::Result<bool> {
     let family = if local.is_ipv4() { AF_INET } else { AF_INET6 };
     let diag_request = SockDiagRequest { flags: NLM_F_REQUEST, family, extensions: 0, states: u32::MAX, local, remote };
-    let mut asking = send_diag_request(&diag_request)?;
+    let mut netlink = send_diag_request(&diag_request)?;
     let mut response = [0; 1024];
-    let length = asking.read(&mut response)?;
+    let length = netlink.read(&mut response)?;
     let message = response.get(..length).filter(|message| message_type(message) == Some(SOCK_DIAG_BY_FAMILY));
     Ok(message.and_then(|message| message.get(NETLINK_HEADER_BYTES + STATE_OFFSET)) == Some(&TCP_ESTABLISHED))
 }
@@ -72,10 +72,10 @@ pub fn list_open_connections(port: u16) -> io::Result<Vec<TcpConnection>> {
             local: any(port),
             remote: any(0),
         };
-        let mut asking = send_diag_request(&diag_request)?;
+        let mut netlink = send_diag_request(&diag_request)?;
         let mut response = vec![0; 64 * 1024];
         loop {
-            let length = asking.read(&mut response)?;
+            let length = netlink.read(&mut response)?;
             if !parse_datagram(&response[..length], &mut connections) {
                 break;
             }
@@ -176,9 +176,9 @@ fn send_diag_request(diag_request: &SockDiagRequest) -> io::Result<Socket> {
     message.extend(flags.to_ne_bytes());
     message.extend([0; 8]);
     message.extend(body);
-    let asking = Socket::new(Domain::from(AF_NETLINK), Type::DGRAM, Some(Protocol::from(NETLINK_SOCK_DIAG)))?;
-    asking.send(&message)?;
-    Ok(asking)
+    let netlink = Socket::new(Domain::from(AF_NETLINK), Type::DGRAM, Some(Protocol::from(NETLINK_SOCK_DIAG)))?;
+    netlink.send(&message)?;
+    Ok(netlink)
 }
 
 #[cfg(test)]

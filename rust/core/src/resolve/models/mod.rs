@@ -186,8 +186,8 @@ pub fn is_catalogue_request(snapshot: &Snapshot, head: &RequestHead, aliases: &[
     }
     let control = ControlHeaders::parse(&head.headers, aliases);
     let is_set = |name: &[u8]| control_value(&head.headers, aliases, name).is_some_and(|value| value != b"false");
-    let names_nobody = control.provider.is_none() && control.virtual_key.is_none() && control.config.is_none();
-    names_nobody
+    let names_no_provider = control.provider.is_none() && control.virtual_key.is_none() && control.config.is_none();
+    names_no_provider
         || is_set(b"fetch-integrated-models")
         || is_set(b"models-endpoint")
         || control.config.is_some_and(|config| config_fetches_catalogue(snapshot, head, &control, config))

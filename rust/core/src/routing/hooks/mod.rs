@@ -90,7 +90,7 @@ pub(crate) struct TargetHooks {
     is_strict: bool,
     /// Slug of the shared prompt, if the request uses a saved provider of the workspace that owns the prompt. The
     /// caller's own workspace may not have that provider.
-    lending_prompt: Option<Box<str>>,
+    sharing_prompt: Option<Box<str>>,
 }
 
 /// Routes the question of a check to a model. This is a separate function with a boxed future, because that future
@@ -125,7 +125,7 @@ impl TargetHooks {
         let Some((before, mut after)) = effective::hooks_of(resolver, node)? else { return Ok(None) };
         let results = SharedHookResults::default();
         results.lock().hides_request = resolver.hides_prompt();
-        let lending_prompt = resolver.find_lender(target.saved_provider, &prepared.model)?;
+        let sharing_prompt = resolver.find_sharing_prompt(target.saved_provider, &prepared.model)?;
         let operation = executor.client_request.requested_operation();
         let bytes = match &prepared.body {
             Body::Complete(bytes) if executor.replay_body.as_json().is_some() => bytes.clone(),
@@ -171,15 +171,15 @@ impl TargetHooks {
             models: state.own_reference().map(|state| {
                 let requested = executor.client_request.control.trace_id.map(ToOwned::to_owned);
                 let trace_id = requested.or_else(|| executor.log.trace_id.clone());
-                let asked = executor.log.details.guardrail_questions();
+                let question_count = executor.log.details.guardrail_questions();
                 let hides_texts = before.iter().chain(&after).any(|hook| !hook.is_async && hook.may_redact());
-                ModelAccess::new(state, resolver.caller, trace_id, asked, hides_texts, route_question)
+                ModelAccess::new(state, resolver.caller, trace_id, question_count, hides_texts, route_question)
             }),
         };
         let is_strict = target.is_strict;
         let (restorations, subject) = (Restorations::default(), Arc::new(subject));
-        let lending_prompt = lending_prompt.map(|prompt| prompt.slug.clone());
-        Ok(Some(Box::new(Self { before, after, results, runner, restorations, subject, is_strict, lending_prompt })))
+        let sharing_prompt = sharing_prompt.map(|prompt| prompt.slug.clone());
+        Ok(Some(Box::new(Self { before, after, results, runner, restorations, subject, is_strict, sharing_prompt })))
     }
 
     pub fn results(&self) -> &SharedHookResults {
@@ -197,7 +197,8 @@ impl TargetHooks {
         &self.subject.added_headers
     }
 
-    /// Restores the values that were replaced in the request, only for the client. Caches and logs contain the names.
+    /// Restores the values that placeholders replaced in the request, only for the client. Caches and logs contain the
+    /// placeholders.
     pub fn restore_values(&self, response: &mut UpstreamResponse) {
         let framing = response.chunk_format(self.subject.operation);
         response.client_rewriter = build_rewriter(&self.restorations, framing);
@@ -355,19 +356,19 @@ impl TargetHooks {
         let sink = &executor.state.record_sink;
         let of_mode =
             |mode: StreamMode| self.after.iter().filter(move |hook| runs && hook.stream_mode() == mode).cloned();
-        let mut late = StreamHooks { window: of_mode(StreamMode::Window).collect(), end: Vec::new() };
-        self.results.lock().redacts_stream = late.window.iter().any(|hook| hook.may_redact());
+        let mut stream_hooks = StreamHooks { window: of_mode(StreamMode::Window).collect(), end: Vec::new() };
+        self.results.lock().redacts_stream = stream_hooks.window.iter().any(|hook| hook.may_redact());
         // The items of an array are only complete at its end.
         let must_hold = of_mode(StreamMode::Hold).next().is_some()
-            || !late.window.is_empty() && encoding == StreamEncoding::JsonArrayItems
+            || !stream_hooks.window.is_empty() && encoding == StreamEncoding::JsonArrayItems
             // The other hooks must check the text that one of them writes.
-            || late.window.len() > 1 && late.window.iter().any(|hook| may_rewrite(hook));
+            || stream_hooks.window.len() > 1 && stream_hooks.window.iter().any(|hook| may_rewrite(hook));
         if !must_hold {
-            late.end = of_mode(StreamMode::End).collect();
+            stream_hooks.end = of_mode(StreamMode::End).collect();
             if self.results.lock().has_failed() {
                 response.incoming.head.status = FAILED_STATUS;
             }
-            stream_end::attach(self, &mut response, encoding, late, sink);
+            stream_end::attach(self, &mut response, encoding, stream_hooks, sink);
             return Ok(response);
         }
         let operation = self.subject.operation;

@@ -49,7 +49,7 @@ pub struct ModelAccess {
     trace_id: Option<String>,
     route: RouteQuestion,
     /// Number of questions that the request has caused so far, at all of its targets.
-    asked: Arc<AtomicUsize>,
+    question_count: Arc<AtomicUsize>,
     /// True if the logs of the questions have no bodies, because guardrails redact the texts in them.
     hides_texts: bool,
 }
@@ -75,7 +75,7 @@ impl ModelAccess {
         state: Arc<GatewayState>,
         caller: &Caller<'_>,
         trace_id: Option<String>,
-        asked: Arc<AtomicUsize>,
+        question_count: Arc<AtomicUsize>,
         hides_texts: bool,
         route: RouteQuestion,
     ) -> Arc<Self> {
@@ -85,19 +85,19 @@ impl ModelAccess {
             limits: key.limits.clone(),
             ..questioner(key.id.clone(), key.workspace.clone(), key.user_id.clone())
         });
-        Arc::new(Self { state, key, trace_id, route, asked, hides_texts })
+        Arc::new(Self { state, key, trace_id, route, question_count, hides_texts })
     }
 
     /// Returns the access for a trial of a guardrail in a workspace. Questions count for the limits of the workspace,
     /// and for those of the key with this id if there is one.
     pub fn for_trial(state: Arc<GatewayState>, id: Box<str>, workspace: Arc<str>, route: RouteQuestion) -> Arc<Self> {
         let key = Some(questioner(id, Some(workspace), None));
-        Arc::new(Self { state, key, trace_id: None, route, asked: Arc::default(), hides_texts: false })
+        Arc::new(Self { state, key, trace_id: None, route, question_count: Arc::default(), hides_texts: false })
     }
 
     /// Sends a question to a model, and returns the text of its response.
     pub async fn ask(&self, question: &ModelQuestion) -> std::result::Result<String, CheckError> {
-        if self.asked.fetch_add(1, Ordering::Relaxed) >= MAX_QUESTIONS {
+        if self.question_count.fetch_add(1, Ordering::Relaxed) >= MAX_QUESTIONS {
             return Err(CheckError::limited(format!(
                 "the guardrails of one request ask at most {MAX_QUESTIONS} questions"
             )));

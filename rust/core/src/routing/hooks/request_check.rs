@@ -71,7 +71,7 @@ impl TargetHooks {
             let api_format = executor.client_request.api_format;
             return Ok(Some(self.deny(executor.state, &denied_by, api_format)));
         }
-        if let Some(prompt) = &self.lending_prompt
+        if let Some(prompt) = &self.sharing_prompt
             && has_rewritten(&self.results.lock().before)
         {
             return Err(Error::Prompt(PromptError::field_of_owner(prompt, "messages")));

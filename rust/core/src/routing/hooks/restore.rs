@@ -232,24 +232,24 @@ mod tests {
                 letters.chunks(size).map(|letters| event(json!({"content": letters.iter().collect::<String>()})));
             let output =
                 rewrite(Some(StreamFraming::SseEvents), deltas.chain([Bytes::from_static(b"data: [DONE]\n\n")]));
-            let said: String = output
+            let text: String = output
                 .lines()
                 .filter_map(|line| serde_json::from_str::<Value>(line.strip_prefix("data: ")?).ok())
                 .map(|event| event["choices"][0]["delta"]["content"].as_str().unwrap().to_owned())
                 .collect();
-            assert_eq!(said, "Hi Ann \"A\" O'Neil, { ann@x.example {{x}} {{", "{size}");
+            assert_eq!(text, "Hi Ann \"A\" O'Neil, { ann@x.example {{x}} {{", "{size}");
             assert!(output.ends_with("data: [DONE]\n\n"));
         }
         let call = |text: &str| event(json!({"tool_calls": [{"index": 0, "function": {"arguments": text}}]}));
         let output = rewrite(Some(StreamFraming::SseEvents), [call("{\"a\":\"{{NAM"), call("E_1_a1}}\"}")].into_iter());
-        let said: String = output
+        let text: String = output
             .lines()
             .filter_map(|line| serde_json::from_str::<Value>(line.strip_prefix("data: ")?).ok())
             .map(|event| {
                 event["choices"][0]["delta"]["tool_calls"][0]["function"]["arguments"].as_str().unwrap().to_owned()
             })
             .collect();
-        assert_eq!(serde_json::from_str::<Value>(&said).unwrap(), json!({"a": "Ann \"A\" O'Neil"}));
+        assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), json!({"a": "Ann \"A\" O'Neil"}));
     }
 
     #[test]

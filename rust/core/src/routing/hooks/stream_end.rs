@@ -35,7 +35,7 @@ use crate::{
 };
 
 /// Maximum bytes of a stream that are stored for the hooks at its end.
-const MAX_KEPT_BYTES: usize = 4 * 1024 * 1024;
+const MAX_BUFFERED_BYTES: usize = 4 * 1024 * 1024;
 /// Beginnings of the events that end a stream.
 const LAST_EVENTS: [&[u8]; 5] = [
     b"data: [DONE]",
@@ -48,7 +48,7 @@ const LAST_EVENTS: [&[u8]; 5] = [
 /// Bytes of a stream that the hooks at its end check.
 #[derive(Default)]
 struct PassedStream {
-    kept: Vec<u8>,
+    buffered: Vec<u8>,
     is_too_large: bool,
     /// The final event and what follows it, which wait for the hooks.
     held: Vec<u8>,
@@ -57,10 +57,10 @@ struct PassedStream {
 impl PassedStream {
     /// Stores a chunk, and returns the part of it that can be sent now.
     fn pass(&mut self, chunk: Bytes) -> Bytes {
-        if self.kept.len() + chunk.len() > MAX_KEPT_BYTES {
+        if self.buffered.len() + chunk.len() > MAX_BUFFERED_BYTES {
             self.is_too_large = true;
         } else {
-            self.kept.extend_from_slice(&chunk);
+            self.buffered.extend_from_slice(&chunk);
         }
         if !self.held.is_empty() {
             self.held.extend_from_slice(&chunk);
@@ -118,10 +118,10 @@ pub(super) fn attach(
     hooks: &TargetHooks,
     response: &mut UpstreamResponse,
     encoding: StreamEncoding,
-    late: StreamHooks,
+    stream_hooks: StreamHooks,
     sink: &Arc<RecordSink>,
 ) {
-    let StreamHooks { window, end: after } = late;
+    let StreamHooks { window, end: after } = stream_hooks;
     let (runs, has_window) = (!after.is_empty(), !window.is_empty());
     if let Some(window) = StreamWindow::new(encoding, window).filter(|_| has_window) {
         attach_window(hooks, response, window, encoding, Arc::clone(sink));
@@ -147,14 +147,14 @@ pub(super) fn attach(
     let (runner, results, sink) = (hooks.runner.clone(), hooks.results.clone(), Arc::clone(sink));
     let subject = hooks.response_subject(Value::Null, Vec::new(), 0, None);
     let end = async move {
-        let PassedStream { kept, is_too_large, mut held } =
+        let PassedStream { buffered, is_too_large, mut held } =
             std::mem::take(&mut *passed.lock().unwrap_or_else(PoisonError::into_inner));
         if results.lock().after.iter().any(|result| result.denies) {
             return Ok(ResponseBody::from_bytes(held.into()));
         }
         if runs {
-            let body_bytes = kept.len();
-            let read = move || StreamTexts::read(encoding, &Bytes::from(kept)).ok();
+            let body_bytes = buffered.len();
+            let read = move || StreamTexts::read(encoding, &Bytes::from(buffered)).ok();
             let texts = run_offloaded(body_bytes, read).await.unwrap_or_default();
             let mut subject = subject;
             {
@@ -182,20 +182,20 @@ pub(super) fn attach(
     response.incoming.body = ResponseBody::from_sequence(first, VecDeque::from([rest, end]));
 }
 
-/// Form of the event with results in a stream.
+/// Format of the event with results in a stream.
 #[derive(Debug, Clone, Copy)]
 enum StreamNotice {
     /// An event without a name.
-    Plain,
-    Named,
+    UnnamedEvent,
+    NamedEvent,
 }
 
 impl StreamNotice {
-    /// Returns the form; `None` if clients of this format would not understand it.
+    /// Returns the format; `None` if clients of this format would not understand it.
     fn for_operation(operation: Operation, api_format: ApiFormat) -> Option<Self> {
         match (operation, api_format) {
-            (Operation::ChatComplete | Operation::Complete, ApiFormat::OpenAi) => Some(Self::Plain),
-            (Operation::Messages, ApiFormat::Anthropic) => Some(Self::Named),
+            (Operation::ChatComplete | Operation::Complete, ApiFormat::OpenAi) => Some(Self::UnnamedEvent),
+            (Operation::Messages, ApiFormat::Anthropic) => Some(Self::NamedEvent),
             _ => None,
         }
     }
@@ -208,8 +208,8 @@ impl StreamNotice {
         let name = if stage == Stage::Input { "before_request_hooks" } else { "after_request_hooks" };
         let data = json!({"hook_results": {name: results.to_client_json()[name]}});
         let begin = match self {
-            Self::Plain => "data: ",
-            Self::Named => "event: hook_results\ndata: ",
+            Self::UnnamedEvent => "data: ",
+            Self::NamedEvent => "event: hook_results\ndata: ",
         };
         Some(format!("{begin}{data}\n\n").into_bytes())
     }
@@ -227,6 +227,6 @@ mod tests {
         let mut passed = PassedStream::default();
         assert_eq!(passed.pass(Bytes::from_static(b"data: 2\n\ndata: [DONE]\n")), "data: 2\n\n");
         assert_eq!(passed.pass(Bytes::from_static(b"\n")), "");
-        assert_eq!((passed.held, passed.kept.len()), (b"data: [DONE]\n\n".to_vec(), 23));
+        assert_eq!((passed.held, passed.buffered.len()), (b"data: [DONE]\n\n".to_vec(), 23));
     }
 }

@@ -210,7 +210,7 @@ impl StreamWindow {
             }
         }
         for slot in &mut self.slots {
-            slot.has_ended |= texts.ending.includes(&slot.key);
+            slot.has_ended |= texts.ended.includes(&slot.key);
         }
         self.held_bytes += raw.len();
         self.held.push_back(HeldEvent { raw, deltas, copies });

@@ -49,10 +49,10 @@ impl BreakerState {
 
     /// Marks the probe claim as requested if it is due; returns true if so.
     fn start_claim_if_due(&mut self, policy: &BreakerPolicy, now: Duration) -> bool {
-        let is_asked =
+        let is_already_requested =
             matches!(self.probe_claim, ProbeClaim::Requested(at) if now.saturating_sub(at) < CLAIM_RETRY_INTERVAL);
         let is_due = self.breaker.verdict(policy, now) == Verdict::HalfOpen;
-        let requests = is_due && !is_asked && !self.holds_probe_claim(policy, now);
+        let requests = is_due && !is_already_requested && !self.holds_probe_claim(policy, now);
         if requests {
             self.probe_claim = ProbeClaim::Requested(now);
         }

@@ -156,7 +156,7 @@ pub struct RedisClient {
 impl fmt::Debug for RedisClient {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The address may contain a password, so no field is printed.
-        formatter.write_str("Redis")
+        formatter.write_str("RedisClient")
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
 
-use super::scripted::{ScriptedServer, read_request};
+use super::scripted_server::{ScriptedServer, read_request};
 
 /// Issues credentials and records the requests for them.
 pub struct CredentialIssuer {

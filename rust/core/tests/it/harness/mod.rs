@@ -2,15 +2,15 @@
 #![allow(dead_code, reason = "no test file needs all of it")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends where it fails")]
 
+pub mod failing_provider;
 pub mod faulty_relay;
-pub mod ill;
+pub mod golden_provider;
 pub mod issuer;
 pub mod limited_nodes;
-pub mod played;
+pub mod realtime_client;
 pub mod redis_server;
-pub mod scripted;
+pub mod scripted_server;
 pub mod spellings;
-pub mod talk;
 pub mod tls;
 
 use std::{
@@ -365,7 +365,7 @@ pub async fn fetch_directly(addr: SocketAddr, target: &str, body: &str) -> Vec<u
         "POST {target} HTTP/1.1\r\nhost: {addr}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
         body.len()
     );
-    with_timeout(scripted::fetch_body(addr, [head.as_bytes(), body.as_bytes()].concat())).await
+    with_timeout(scripted_server::fetch_body(addr, [head.as_bytes(), body.as_bytes()].concat())).await
 }
 
 /// Returns these fields of a record, in this order.

@@ -68,19 +68,19 @@ fn translate_body(
 ) -> Result<(Vec<u8>, String), RequestError> {
     let body = body.to_string();
     let model = serde_json::from_str::<Value>(&body).unwrap()["model"].as_str().unwrap_or_default().to_owned();
-    let wire = provider.provider_format(operation, &model).unwrap();
-    let beside = RequestHints::default();
+    let provider_format = provider.provider_format(operation, &model).unwrap();
+    let hints = RequestHints::default();
     let input = TranslationInput {
         operation,
         provider: provider.row(),
         body: body.as_bytes(),
         model: &model,
-        hints: beside,
+        hints,
         strict: true,
         now_ms: 1_700_000_000_000,
         nonce: 7,
     };
-    let (translation, sent) = Translation::translate_request(&input, wire)?;
+    let (translation, sent) = Translation::translate_request(&input, provider_format)?;
     // Some fields are sent as headers.
     let fields =
         [&translation.anthropic_betas, &translation.anthropic_version].map(|field| field.clone().unwrap_or_default());

@@ -171,12 +171,12 @@ impl Case {
         let betas = self.label.contains("betas").then_some("one-1, two-2");
         let operation = self.operation();
         let (query, options) = (self.files.query.clone(), self.provider_options(provider));
-        let wire = provider
+        let provider_format = provider
             .provider_format_for_target(operation, &model, &options, "")
             .expect("an operation that is translated");
         let is_anthropic = self.label.contains("anthropics");
         let meant = Some(provider.effective_model(&options, &model)).filter(|meant| *meant != model);
-        let beside = RequestHints {
+        let hints = RequestHints {
             anthropic_betas: betas,
             anthropic_version: None,
             is_anthropic_client: is_anthropic,
@@ -184,7 +184,7 @@ impl Case {
             query: &query,
             options: Some(&options),
             effective_model: meant,
-            signatures: None,
+            tool_call_signatures: None,
         };
         Translation::translate_request(
             &TranslationInput {
@@ -192,12 +192,12 @@ impl Case {
                 provider: provider.row(),
                 body: &body,
                 model: &model,
-                hints: beside,
+                hints,
                 strict,
                 now_ms: NOW_MS,
                 nonce: 7,
             },
-            wire,
+            provider_format,
         )
     }
 
@@ -458,15 +458,19 @@ fn assemble_chat_completion(events: &[Value]) -> Value {
     let mut blocks: BTreeMap<u64, Value> = BTreeMap::new();
     let mut finish = Value::Null;
     let mut usage = Value::Null;
-    let (mut beside, mut beside_choice) = (json!({}), json!({}));
+    let (mut top_level_fields, mut choice_fields) = (json!({}), json!({}));
     for event in events {
         if event["usage"].is_object() {
             usage = event["usage"].clone();
         }
         let choice = &event["choices"][0];
         merge_fields(&mut message, &choice["delta"], &["role", "content_blocks", "tool_calls"]);
-        merge_fields(&mut beside_choice, choice, &["index", "delta", "logprobs", "finish_reason"]);
-        merge_fields(&mut beside, event, &["id", "object", "created", "model", "provider", "choices", "usage"]);
+        merge_fields(&mut choice_fields, choice, &["index", "delta", "logprobs", "finish_reason"]);
+        merge_fields(
+            &mut top_level_fields,
+            event,
+            &["id", "object", "created", "model", "provider", "choices", "usage"],
+        );
         choice["delta"]["content_blocks"]
             .as_array()
             .into_iter()
@@ -498,10 +502,10 @@ fn assemble_chat_completion(events: &[Value]) -> Value {
     }
     let first = &events[0];
     let mut choice = json!({"index": 0, "message": message, "logprobs": null, "finish_reason": finish});
-    choice.as_object_mut().unwrap().extend(beside_choice.as_object().cloned().unwrap());
+    choice.as_object_mut().unwrap().extend(choice_fields.as_object().cloned().unwrap());
     let mut complete = json!({"id": first["id"], "created": first["created"], "model": first["model"],
         "provider": first["provider"], "choices": [choice], "usage": usage});
-    complete.as_object_mut().unwrap().extend(beside.as_object().cloned().unwrap());
+    complete.as_object_mut().unwrap().extend(top_level_fields.as_object().cloned().unwrap());
     complete
 }
 

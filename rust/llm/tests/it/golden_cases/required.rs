@@ -38,7 +38,7 @@ fn is_realtime_or_internal(operation: Operation) -> bool {
     is_of_jobs || operation == Operation::Realtime
 }
 
-/// Returns true for operations of Google and Amazon clients. `callers.rs` tests them against every provider; few golden
+/// Returns true for operations of Google and Amazon clients. `client_formats.rs` tests them against every provider; few golden
 /// files exist.
 fn is_vendor_client_operation(operation: Operation) -> bool {
     matches!(operation.api_format(), Some(ApiFormat::Gemini | ApiFormat::Bedrock))

@@ -21,7 +21,7 @@ pub(super) const ROWS: &[CheckRow] = &[CheckRow {
             headers: BEARER,
             prepare: prepare_scan,
             build_body: build_scan,
-            read_reply: read_extractions,
+            read_reply: read_acuvity_reply,
             may_change: |parameters| parameters["pii_redact"] == true || parameters["secrets_redact"] == true,
             ..PARTNER
         };
@@ -80,7 +80,7 @@ fn redacts_kind(parameters: &Value, kind: &str) -> bool {
     parameters[kind] == true && parameters[format!("{kind}_redact")] == true
 }
 
-fn read_extractions(reply: &PartnerReply<'_>) -> Option<Findings> {
+fn read_acuvity_reply(reply: &PartnerReply<'_>) -> Option<Findings> {
     let extractions = reply.json["extractions"].as_array().filter(|extractions| !extractions.is_empty())?;
     let parameters = reply.parameters;
     let mut findings = Findings::default();

@@ -37,7 +37,7 @@ pub(super) const ROWS: &[CheckRow] = &[
                     json!({"text": input.text(), "categories": input.parameters["categories"],
                         "blocklistNames": input.parameters["blocklistNames"]})
                 },
-                read_reply: read_severities,
+                read_reply: read_content_safety_reply,
                 ..SAFETY
             };
             compile(const { &ANALYZE }, parameters)
@@ -55,7 +55,7 @@ pub(super) const ROWS: &[CheckRow] = &[
             const SHIELD: Partner = Partner {
                 path: "/contentsafety/text:shieldPrompt?api-version={apiVersion}",
                 build_body: build_shield_body,
-                read_reply: read_attacks,
+                read_reply: read_prompt_shields_reply,
                 ..SAFETY
             };
             compile(const { &SHIELD }, parameters)
@@ -100,7 +100,7 @@ pub(super) const ROWS: &[CheckRow] = &[
                     Ok(())
                 },
                 build_body: build_pii_body,
-                read_reply: read_documents,
+                read_reply: read_azure_pii_reply,
                 may_change: |parameters| parameters["redact"] == true,
                 ..PARTNER
             };
@@ -121,7 +121,7 @@ fn move_custom_host(parameters: &mut Value, resource: &str) {
     }
 }
 
-fn read_severities(reply: &PartnerReply<'_>) -> Option<Findings> {
+fn read_content_safety_reply(reply: &PartnerReply<'_>) -> Option<Findings> {
     let least = reply.parameters["severity"].as_u64()?;
     let analysed = reply.json["categoriesAnalysis"].as_array()?;
     let is_severe = |category: &&Value| category["severity"].as_u64().is_some_and(|severity| severity >= least);
@@ -144,7 +144,7 @@ fn build_shield_body(input: &PartnerInput<'_>) -> Value {
     without_nulls(json!({"userPrompt": prompt, "documents": documents}))
 }
 
-fn read_attacks(reply: &PartnerReply<'_>) -> Option<Findings> {
+fn read_prompt_shields_reply(reply: &PartnerReply<'_>) -> Option<Findings> {
     let prompt = reply.json["userPromptAnalysis"]["attackDetected"].as_bool();
     let documents: Vec<bool> = reply.json["documentsAnalysis"]
         .as_array()
@@ -175,7 +175,7 @@ fn build_pii_body(input: &PartnerInput<'_>) -> Value {
     json!({"kind": "PiiEntityRecognition", "parameters": options, "analysisInput": {"documents": documents}})
 }
 
-fn read_documents(reply: &PartnerReply<'_>) -> Option<Findings> {
+fn read_azure_pii_reply(reply: &PartnerReply<'_>) -> Option<Findings> {
     let results = &reply.json["results"];
     if results["errors"].as_array().is_some_and(|errors| !errors.is_empty()) {
         return None;

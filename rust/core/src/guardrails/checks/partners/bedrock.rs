@@ -20,7 +20,7 @@ pub(super) const ROWS: &[CheckRow] = &[CheckRow {
                 let content: Vec<_> = input.texts().iter().map(|text| json!({"text": {"text": text}})).collect();
                 json!({"source": if input.is_output() { "OUTPUT" } else { "INPUT" }, "content": content})
             },
-            read_reply: read_assessments,
+            read_reply: read_bedrock_reply,
             may_change: |parameters| parameters["redact"] == true,
             sign: signing_keys,
             ..PARTNER
@@ -45,7 +45,7 @@ fn signing_keys(parameters: &Value) -> Option<AwsSignature> {
 const PERSONAL_DATA: [&str; 2] = ["piiEntities", "regexes"];
 
 /// Reads assessments. The check fails if an action is `BLOCKED`. It passes what Bedrock only detects or masks.
-fn read_assessments(reply: &PartnerReply<'_>) -> Option<Findings> {
+fn read_bedrock_reply(reply: &PartnerReply<'_>) -> Option<Findings> {
     let action = reply.json["action"].as_str()?;
     let mut findings = Findings::default();
     let mut texts: Vec<String> = reply.texts.iter().map(|sent| sent.text.clone()).collect();

@@ -55,7 +55,7 @@ pub(super) const ROWS: &[CheckRow] = &[
                     ("lasso-user-id", "{userId}"),
                 ],
                 build_body: |input| json!({"messages": input.messages()}),
-                read_reply: read_deputies,
+                read_reply: read_lasso_reply,
                 ..PARTNER
             };
             compile(const { &LASSO }, parameters)
@@ -78,7 +78,7 @@ pub(super) const ROWS: &[CheckRow] = &[
                     without_nulls(json!({"messages": input.messages(), "breakdown": true, "payload": true,
                         "project_id": input.parameters["projectID"]}))
                 },
-                read_reply: read_flags,
+                read_reply: read_lakera_reply,
                 may_change: |_| true,
                 ..PARTNER
             };
@@ -99,7 +99,7 @@ pub(super) const ROWS: &[CheckRow] = &[
                 path: "/v1/guard_chat_completions",
                 headers: BEARER,
                 build_body: build_guard_input,
-                read_reply: read_guard_output,
+                read_reply: read_crowdstrike_reply,
                 may_change: |_| true,
                 ..PARTNER
             };
@@ -119,7 +119,7 @@ fn build_validation(input: &PartnerInput<'_>) -> Value {
     json!({"messages": messages, "response": input.text(), "validation_target": "response", "explain": false})
 }
 
-fn read_deputies(reply: &PartnerReply<'_>) -> Option<Findings> {
+fn read_lasso_reply(reply: &PartnerReply<'_>) -> Option<Findings> {
     if !reply.json["violations_detected"].as_bool()? {
         return Some(Findings::default());
     }
@@ -133,7 +133,7 @@ fn read_deputies(reply: &PartnerReply<'_>) -> Option<Findings> {
 /// Prefix of the types of detectors that find personal data. The reply contains the positions of such data.
 const PERSONAL_DATA_PREFIX: &str = "pii";
 
-fn read_flags(reply: &PartnerReply<'_>) -> Option<Findings> {
+fn read_lakera_reply(reply: &PartnerReply<'_>) -> Option<Findings> {
     if !reply.json["flagged"].as_bool()? {
         return Some(Findings::default());
     }
@@ -193,7 +193,7 @@ fn build_guard_input(input: &PartnerInput<'_>) -> Value {
     }))
 }
 
-fn read_guard_output(reply: &PartnerReply<'_>) -> Option<Findings> {
+fn read_crowdstrike_reply(reply: &PartnerReply<'_>) -> Option<Findings> {
     if reply.json["status"] != "Success" {
         return None;
     }

@@ -7,7 +7,7 @@ use crate::guardrails::check::{Change, CheckOutcome};
 
 /// Maximum number of names in the data of a result. A reply may have any number.
 const MAX_NAMES: usize = 50;
-/// Maximum number of characters of such a name.
+/// Maximum number of characters of a name in the data of a result.
 const MAX_NAME_CHARS: usize = 80;
 
 /// What a partner found. The names are of categories, never parts of texts, because results are shown and logged.

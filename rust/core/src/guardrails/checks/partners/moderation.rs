@@ -18,7 +18,7 @@ pub(super) const ROWS: &[CheckRow] = &[
                 path: "/v1/moderations",
                 headers: BEARER,
                 build_body: |input| json!({"model": input.parameters["model"], "input": input.texts()}),
-                read_reply: read_categories,
+                read_reply: read_mistral_reply,
                 ..PARTNER
             };
             compile(const { &MISTRAL }, parameters)
@@ -38,7 +38,7 @@ pub(super) const ROWS: &[CheckRow] = &[
                 path: "/api/v1/guard/generate-score",
                 headers: &[("x-api-key", "{credentials.apiKey}")],
                 build_body: |input| json!({"prompt": input.text()}),
-                read_reply: read_scores,
+                read_reply: read_sydeguard_reply,
                 ..PARTNER
             };
             compile(const { &SYDEGUARD }, parameters)
@@ -90,7 +90,7 @@ pub(super) const ROWS: &[CheckRow] = &[
                     ("x-javelin-application", "{credentials.application}"),
                 ],
                 build_body: |input| json!({"input": {"text": input.text()}, "config": {}, "metadata": {}}),
-                read_reply: read_rejections,
+                read_reply: read_javelin_reply,
                 ..PARTNER
             };
             compile(const { &JAVELIN }, parameters)
@@ -173,12 +173,12 @@ const PILLAR: Partner = Partner {
         let scanners: serde_json::Map<String, Value> = names.map(|name| (name.to_owned(), true.into())).collect();
         json!({"message": input.text(), "scanners": scanners})
     },
-    read_reply: read_scanners,
+    read_reply: read_pillar_reply,
     ..PARTNER
 };
 
 /// Reads the results of the scanners. A scanner that did not run is null.
-fn read_scanners(reply: &PartnerReply<'_>) -> Option<Findings> {
+fn read_pillar_reply(reply: &PartnerReply<'_>) -> Option<Findings> {
     let fields = reply.json.as_object()?;
     let names = reply.parameters["scanners"].as_array().into_iter().flatten().filter_map(Value::as_str);
     let results: Vec<_> = names.filter_map(|name| Some((name, fields.get(name)?))).collect();
@@ -189,7 +189,7 @@ fn read_scanners(reply: &PartnerReply<'_>) -> Option<Findings> {
     Some(Findings::failed(flagged.map(|(name, _)| name.to_owned()).collect()))
 }
 
-fn read_categories(reply: &PartnerReply<'_>) -> Option<Findings> {
+fn read_mistral_reply(reply: &PartnerReply<'_>) -> Option<Findings> {
     let listed = reply.parameters["categories"].as_array()?;
     let results = reply.json["results"].as_array().filter(|results| !results.is_empty())?;
     let mut failed = Vec::new();
@@ -201,7 +201,7 @@ fn read_categories(reply: &PartnerReply<'_>) -> Option<Findings> {
     Some(Findings::failed(failed))
 }
 
-fn read_scores(reply: &PartnerReply<'_>) -> Option<Findings> {
+fn read_sydeguard_reply(reply: &PartnerReply<'_>) -> Option<Findings> {
     let scores = reply.json["category_scores"].as_array().filter(|scores| !scores.is_empty())?;
     let mut failed = Vec::new();
     for (category, parameter, name) in [
@@ -218,7 +218,7 @@ fn read_scores(reply: &PartnerReply<'_>) -> Option<Findings> {
     Some(Findings::failed(failed))
 }
 
-fn read_rejections(reply: &PartnerReply<'_>) -> Option<Findings> {
+fn read_javelin_reply(reply: &PartnerReply<'_>) -> Option<Findings> {
     let assessments = reply.json["assessments"].as_array().filter(|assessments| !assessments.is_empty())?;
     let kinds = assessments.iter().flat_map(|assessment| assessment.as_object().into_iter().flatten());
     let rejected = kinds.filter(|(_, assessment)| assessment["request_reject"] == true);

@@ -24,7 +24,7 @@ pub(super) const ROWS: &[CheckRow] = &[
                     ("x-cato-gateway-key-alias", "{keyAlias}"),
                 ],
                 build_body: build_conversation,
-                read_reply: read_required_action,
+                read_reply: read_cato_reply,
                 may_change: |_| true,
                 ..PARTNER
             };
@@ -49,7 +49,7 @@ pub(super) const ROWS: &[CheckRow] = &[
                     json!({"content": input.text(), "direction": if input.is_output() { "OUT" } else { "IN" },
                         "policyId": policy})
                 },
-                read_reply: read_policy_action,
+                read_reply: read_zscaler_reply,
                 ..PARTNER
             };
             compile(const { &ZSCALER }, parameters)
@@ -69,7 +69,7 @@ fn build_conversation(input: &PartnerInput<'_>) -> Value {
     json!({"messages": messages})
 }
 
-fn read_required_action(reply: &PartnerReply<'_>) -> Option<Findings> {
+fn read_cato_reply(reply: &PartnerReply<'_>) -> Option<Findings> {
     let action = reply.json.get("required_action")?;
     match action["action_type"].as_str() {
         Some("block_action") => Some(Findings::failed(vec!["a violation of the policy".to_owned()])),
@@ -86,7 +86,7 @@ fn read_required_action(reply: &PartnerReply<'_>) -> Option<Findings> {
     }
 }
 
-fn read_policy_action(reply: &PartnerReply<'_>) -> Option<Findings> {
+fn read_zscaler_reply(reply: &PartnerReply<'_>) -> Option<Findings> {
     let is_blocked = match reply.json["action"].as_str()? {
         "BLOCK" => true,
         "ALLOW" | "DETECT" => false,

@@ -25,7 +25,7 @@ pub(super) const ROWS: &[CheckRow] = &[
                     without_nulls(json!({"text": input.text(), "recipe": parameters["recipe"],
                         "debug": parameters["debug"], "overrides": parameters["overrides"]}))
                 },
-                read_reply: read_detectors,
+                read_reply: read_pangea_guard_reply,
                 ..PARTNER
             };
             compile(const { &TEXT_GUARD }, parameters)
@@ -45,7 +45,7 @@ pub(super) const ROWS: &[CheckRow] = &[
                 path: "/v1/redact_structured",
                 headers: BEARER,
                 build_body: |input| json!({"data": input.texts()}),
-                read_reply: read_redacted,
+                read_reply: read_pangea_redact_reply,
                 may_change: |parameters| parameters["redact"] == true,
                 ..PARTNER
             };
@@ -55,7 +55,7 @@ pub(super) const ROWS: &[CheckRow] = &[
     },
 ];
 
-fn read_detectors(reply: &PartnerReply<'_>) -> Option<Findings> {
+fn read_pangea_guard_reply(reply: &PartnerReply<'_>) -> Option<Findings> {
     if reply.json["status"] != "Success" {
         return None;
     }
@@ -68,7 +68,7 @@ fn read_detectors(reply: &PartnerReply<'_>) -> Option<Findings> {
     Some(Findings::failed(failed))
 }
 
-fn read_redacted(reply: &PartnerReply<'_>) -> Option<Findings> {
+fn read_pangea_redact_reply(reply: &PartnerReply<'_>) -> Option<Findings> {
     let result = &reply.json["result"];
     if result["count"].as_u64()? == 0 {
         return Some(Findings::default());

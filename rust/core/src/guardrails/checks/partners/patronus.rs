@@ -16,7 +16,7 @@ const PATRONUS: Partner = Partner {
     path: "/v1/evaluate",
     headers: &[("x-api-key", "{credentials.apiKey}")],
     build_body: build_evaluation,
-    read_reply: read_evaluation,
+    read_reply: read_patronus_reply,
     ..PARTNER
 };
 
@@ -53,7 +53,7 @@ macro_rules! redacting_row {
                 const REDACTING: Partner = Partner {
                     variant: $evaluator,
                     may_change: |parameters| parameters["redact"] == true,
-                    read_reply: read_positions,
+                    read_reply: read_patronus_pii_reply,
                     ..PATRONUS
                 };
                 compile(const { &REDACTING }, parameters)
@@ -167,14 +167,14 @@ fn build_evaluation(input: &PartnerInput<'_>) -> Value {
     body
 }
 
-fn read_evaluation(reply: &PartnerReply<'_>) -> Option<Findings> {
+fn read_patronus_reply(reply: &PartnerReply<'_>) -> Option<Findings> {
     let is_passed = reply.json["results"][0]["evaluation_result"]["pass"].as_bool()?;
     let (evaluator, criteria) = find_evaluator(reply.variant, reply.parameters);
     Some(Findings::failed_if(!is_passed, &format!("{} failed", criteria.unwrap_or(evaluator))))
 }
 
 /// Reads an evaluation with the positions of what was found.
-fn read_positions(reply: &PartnerReply<'_>) -> Option<Findings> {
+fn read_patronus_pii_reply(reply: &PartnerReply<'_>) -> Option<Findings> {
     let result = &reply.json["results"][0]["evaluation_result"];
     if result["pass"].as_bool()? {
         return Some(Findings::default());

@@ -51,7 +51,7 @@ pub(super) const ROWS: &[CheckRow] = &[
         compile: |parameters| {
             const PII: Partner = Partner {
                 path: "/v1/pii",
-                read_reply: read_personal_data,
+                read_reply: read_promptfoo_pii_reply,
                 may_change: |parameters| parameters["redact"] == true,
                 ..PROMPTFOO
             };
@@ -67,14 +67,14 @@ pub(super) const ROWS: &[CheckRow] = &[
         schema: "{}",
         shared: SHARED,
         compile: |parameters| {
-            const HARM: Partner = Partner { path: "/v1/harm", read_reply: read_harm, ..PROMPTFOO };
+            const HARM: Partner = Partner { path: "/v1/harm", read_reply: read_promptfoo_harm_reply, ..PROMPTFOO };
             compile(const { &HARM }, parameters)
         },
         ..ROW
     },
 ];
 
-fn read_personal_data(reply: &PartnerReply<'_>) -> Option<Findings> {
+fn read_promptfoo_pii_reply(reply: &PartnerReply<'_>) -> Option<Findings> {
     let result = &reply.json["results"][0];
     if !result["flagged"].as_bool()? {
         return Some(Findings::default());
@@ -97,7 +97,7 @@ fn read_personal_data(reply: &PartnerReply<'_>) -> Option<Findings> {
     Some(findings)
 }
 
-fn read_harm(reply: &PartnerReply<'_>) -> Option<Findings> {
+fn read_promptfoo_harm_reply(reply: &PartnerReply<'_>) -> Option<Findings> {
     let result = &reply.json["results"][0];
     if !result["flagged"].as_bool()? {
         return Some(Findings::default());

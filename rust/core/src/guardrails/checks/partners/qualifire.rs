@@ -13,7 +13,7 @@ const QUALIFIRE: Partner = Partner {
     path: "/api/evaluation/evaluate",
     headers: &[("x-qualifire-api-key", "{credentials.apiKey}")],
     build_body: build_evaluation,
-    read_reply: read_status,
+    read_reply: read_qualifire_reply,
     ..PARTNER
 };
 
@@ -206,7 +206,7 @@ fn convert_message(message: &Value) -> Value {
         "tool_calls": calls}))
 }
 
-fn read_status(reply: &PartnerReply<'_>) -> Option<Findings> {
+fn read_qualifire_reply(reply: &PartnerReply<'_>) -> Option<Findings> {
     let status = reply.json["status"].as_str()?;
     let check = reply.variant.split(':').next().unwrap_or_default().trim_end_matches("_check").replace('_', " ");
     Some(Findings::failed_if(status == "failed", &check))

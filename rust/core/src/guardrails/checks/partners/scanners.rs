@@ -21,7 +21,7 @@ pub(super) const ROWS: &[CheckRow] = &[
                 path: "/v1/scan/sync/request",
                 headers: &[("x-pan-token", "{credentials.AIRS_API_KEY}")],
                 build_body: build_scan,
-                read_reply: read_action,
+                read_reply: read_prisma_airs_reply,
                 ..PARTNER
             };
             compile(const { &PRISMA }, parameters)
@@ -41,7 +41,7 @@ pub(super) const ROWS: &[CheckRow] = &[
                 path: "/backend/v1/scans",
                 headers: BEARER,
                 build_body: |input| json!({"input": input.text(), "project": input.parameters["projectId"]}),
-                read_reply: read_outcome,
+                read_reply: read_f5_reply,
                 may_change: |parameters| parameters["redact"] == true,
                 ..PARTNER
             };
@@ -69,7 +69,7 @@ fn build_scan(input: &PartnerInput<'_>) -> Value {
     }))
 }
 
-fn read_action(reply: &PartnerReply<'_>) -> Option<Findings> {
+fn read_prisma_airs_reply(reply: &PartnerReply<'_>) -> Option<Findings> {
     if reply.json["action"].as_str()? != "block" {
         return Some(Findings::default());
     }
@@ -82,7 +82,7 @@ fn read_action(reply: &PartnerReply<'_>) -> Option<Findings> {
 }
 
 /// Reads the outcome. All texts were sent as one, so a redacted text can replace only a single text.
-fn read_outcome(reply: &PartnerReply<'_>) -> Option<Findings> {
+fn read_f5_reply(reply: &PartnerReply<'_>) -> Option<Findings> {
     let outcome = reply.json["result"]["outcome"].as_str()?;
     let redacted = reply.json["redactedInput"].as_str().filter(|_| reply.redacts() && reply.texts.len() == 1);
     Some(match (outcome, redacted) {

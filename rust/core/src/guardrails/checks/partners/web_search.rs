@@ -31,7 +31,7 @@ pub(super) const ROWS: &[CheckRow] = &[
                 path: "/search",
                 headers: &[("x-api-key", "{credentials.apiKey}")],
                 build_body: build_exa_query,
-                read_reply: read_results,
+                read_reply: read_search_reply,
                 may_change: |_| true,
                 ..PARTNER
             };
@@ -54,7 +54,7 @@ pub(super) const ROWS: &[CheckRow] = &[
                 path: "/search",
                 headers: BEARER,
                 build_body: build_tavily_query,
-                read_reply: read_results,
+                read_reply: read_search_reply,
                 may_change: |_| true,
                 ..PARTNER
             };
@@ -95,7 +95,7 @@ fn build_tavily_query(input: &PartnerInput<'_>) -> Value {
         "exclude_domains": parameters["excludeDomains"], "country": parameters["country"]}))
 }
 
-fn read_results(reply: &PartnerReply<'_>) -> Option<Findings> {
+fn read_search_reply(reply: &PartnerReply<'_>) -> Option<Findings> {
     let results = reply.json["results"].as_array()?;
     let question = find_question(reply.texts)?;
     let mut context = String::new();

@@ -12,7 +12,7 @@ use crate::guardrails::{check::CheckError, host_access::HostAccess};
 
 /// Maximum number of values in the response of a model. Further ones are ignored.
 const MAX_VALUES: usize = 500;
-/// Maximum number of characters of such a value. Longer ones are ignored.
+/// Maximum number of characters of a value that a model finds. Longer values are ignored.
 const MAX_VALUE_CHARS: usize = 300;
 
 /// Model that finds names and addresses.

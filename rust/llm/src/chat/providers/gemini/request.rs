@@ -15,7 +15,7 @@ use crate::{
             ChatRequest, Message, Part, Role, Source, Tool, ToolCall, ToolChoice, has_date_suffix, join_text,
             response_schema,
         },
-        signatures::ScopedSignatures,
+        tool_call_signatures::ScopedSignatures,
         tool_names,
     },
     errors::RequestError,
@@ -82,11 +82,11 @@ pub fn write_body(request: &mut ChatRequest, names_calls: bool) -> Result<Fields
     turns.retain(|(_, parts)| !parts.is_empty());
     ChatRequest::reject_empty_messages(were, turns.len())?;
     sort_function_responses(&mut turns);
-    let is_of_today = thinking::requires_signatures(&request.model);
-    if is_of_today && fill_missing_signatures(&mut turns, request.signatures.as_ref()) {
+    let requires_signatures = thinking::requires_signatures(&request.model);
+    if requires_signatures && fill_missing_signatures(&mut turns, request.tool_call_signatures.as_ref()) {
         request.dropped_params.add("thought_signature");
     }
-    if !(names_calls && is_of_today) {
+    if !(names_calls && requires_signatures) {
         drop_call_ids(&mut turns);
     }
     let turn = |(role, parts)| json!({"role": if role == Role::Assistant { "model" } else { "user" }, "parts": parts});
@@ -150,9 +150,10 @@ fn drop_call_ids(turns: &mut [(Role, Vec<Value>)]) {
 /// a step without one. Uses the stored signature if there is one, otherwise a placeholder that disables the validation.
 /// Returns true if a placeholder was needed: another model made the call, or its signature was not stored.
 fn fill_missing_signatures(turns: &mut [(Role, Vec<Value>)], signatures: Option<&ScopedSignatures>) -> bool {
-    let gives_back = |part: &Value| part.get("functionResponse").is_some();
-    let speaks = |(role, parts): &(Role, Vec<Value>)| *role != Role::Assistant && !parts.iter().any(gives_back);
-    let turn_start = turns.iter().rposition(speaks).map_or(0, |at| at + 1);
+    let is_tool_result = |part: &Value| part.get("functionResponse").is_some();
+    let starts_user_turn =
+        |(role, parts): &(Role, Vec<Value>)| *role != Role::Assistant && !parts.iter().any(is_tool_result);
+    let turn_start = turns.iter().rposition(starts_user_turn).map_or(0, |at| at + 1);
     let mut is_filled = false;
     for (_, parts) in turns[turn_start..].iter_mut().filter(|(role, _)| *role == Role::Assistant) {
         let first = parts.iter_mut().find(|part| part.get("functionCall").is_some());

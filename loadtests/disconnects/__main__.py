@@ -11,8 +11,14 @@ import uvloop
 
 from benches.compare import gateway
 from benches.compare.peers.penstock import Penstock
-from loadtests.leaving.measure import DisconnectLoad, DisconnectResults, make_clients, measure_disconnects, render_table
-from loadtests.leaving.provider import PHASES, Provider
+from loadtests.disconnects.measure import (
+    DisconnectLoad,
+    DisconnectResults,
+    make_clients,
+    measure_disconnects,
+    render_table,
+)
+from loadtests.disconnects.provider import PHASES, Provider
 from loadtests.options import make_int_parser
 
 if TYPE_CHECKING:
@@ -33,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 async def _measure_all(penstock: Penstock, options: argparse.Namespace) -> list[DisconnectResults]:
     provider, figures = Provider(), []
-    crowd = DisconnectLoad(options.callers, options.rate)
+    load = DisconnectLoad(options.clients, options.rate)
     async with provider.listen():
         # Starts the gateway in a thread, because the gateway sends a request to this process's provider during startup.
         running = gateway.run_gateway(penstock, provider.url, core=None)
@@ -41,7 +47,7 @@ async def _measure_all(penstock: Penstock, options: argparse.Namespace) -> list[
         try:
             for name, client in make_clients(f"http://{loaded.host}", loaded.request_headers()).items():
                 for phase in options.phases:
-                    figures.append(await measure_disconnects(provider, client, (phase, name), crowd))
+                    figures.append(await measure_disconnects(provider, client, (phase, name), load))
                     print(figures[-1], file=sys.stderr, flush=True)
         finally:
             await asyncio.to_thread(running.__exit__, None, None, None)
@@ -49,8 +55,8 @@ async def _measure_all(penstock: Penstock, options: argparse.Namespace) -> list[
 
 
 def _build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m loadtests.leaving", description=__doc__)
-    parser.add_argument("--callers", type=make_int_parser(1, 5000), default=1000, metavar="N", help="at once")
+    parser = argparse.ArgumentParser(prog="python -m loadtests.disconnects", description=__doc__)
+    parser.add_argument("--clients", type=make_int_parser(1, 5000), default=1000, metavar="N", help="at once")
     parser.add_argument("--rate", type=float, default=400, metavar="R", help="disconnects per second")
     parser.add_argument(
         "--phases", nargs="+", default=list(PHASES), choices=PHASES, help="phases to run, in this order"

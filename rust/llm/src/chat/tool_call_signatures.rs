@@ -29,7 +29,7 @@ pub struct SignatureCache {
 
 impl fmt::Debug for SignatureCache {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("Signatures")
+        formatter.write_str("SignatureCache")
     }
 }
 
@@ -48,13 +48,13 @@ struct CacheState {
 }
 
 impl SignatureCache {
-    pub fn new(most_bytes: usize) -> Self {
-        Self { state: Mutex::default(), max_bytes: most_bytes, on_new_signature: None }
+    pub fn new(max_bytes: usize) -> Self {
+        Self { state: Mutex::default(), max_bytes, on_new_signature: None }
     }
 
     /// Creates a cache with a callback for new signatures, which shares them with other workers.
-    pub fn with_callback(most_bytes: usize, callback: SignatureCallback) -> Self {
-        Self { on_new_signature: Some(callback), ..Self::new(most_bytes) }
+    pub fn with_callback(max_bytes: usize, callback: SignatureCallback) -> Self {
+        Self { on_new_signature: Some(callback), ..Self::new(max_bytes) }
     }
 
     /// Returns the estimated memory use in bytes.

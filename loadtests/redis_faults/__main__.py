@@ -1,4 +1,4 @@
-"""`python -m loadtests.sharing`: runs every Redis fault under load and prints its effect on requests."""
+"""`python -m loadtests.redis_faults`: runs every Redis fault under load and prints its effect on requests."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from benches.compare import gateway, ports, provider
 from benches.compare.peers.penstock import GATEWAY_KEY, Penstock
-from loadtests.sharing.callers import LoadClient
-from loadtests.sharing.measure import FaultLoad, FaultResults, measure_fault
-from loadtests.sharing.server import FAULT_NAMES, run_server
+from loadtests.redis_faults.clients import LoadClient
+from loadtests.redis_faults.measure import FaultLoad, FaultResults, measure_fault
+from loadtests.redis_faults.server import FAULT_NAMES, run_server
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m loadtests.sharing", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m loadtests.redis_faults", description=__doc__)
     parser.add_argument("--seconds", type=float, default=300, metavar="S", help="how long each fault lasts")
     parser.add_argument("--well", type=float, default=10, metavar="S", help="time without a fault before each fault")
     parser.add_argument("--rate", type=float, default=500, metavar="R", help="requests a second")
@@ -79,13 +79,13 @@ async def measure_faults(load: FaultLoad, faults: Sequence[str] = FAULT_NAMES) -
             # during startup.
             started = gateway.run_gateway(penstock, address, core=None)
             loaded = await asyncio.to_thread(started.__enter__)
-            callers = LoadClient(loaded.host, GATEWAY_KEY)
+            client = LoadClient(loaded.host, GATEWAY_KEY)
             try:
                 for fault in faults:
-                    figures.append(await measure_fault(server, loaded, callers, fault, load))
+                    figures.append(await measure_fault(server, loaded, client, fault, load))
                     print(figures[-1], flush=True)
             finally:
-                await callers.close()
+                await client.close()
                 await asyncio.to_thread(started.__exit__, None, None, None)
     return figures
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 TAG_HEADER = "x-leaving"
-"""The header by which a caller says in which phase it will leave, and its number."""
+"""Header of a request with the phase in which its client disconnects, and its number."""
 
 EVENT_STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 USAGE_FIELD = b'"usage":{"prompt_tokens":7,"completion_tokens":3,"total_tokens":10}'
@@ -46,7 +46,7 @@ class Provider:
         self.url = ""
         self.arrived: dict[str, float] = {}
         self.left: dict[str, float] = {}
-        self.poured = 0
+        self.flooded_chunks = 0
         """How often something was added to a flood."""
 
     @contextlib.asynccontextmanager
@@ -124,4 +124,4 @@ class GatewayConnection(asyncio.Protocol):
     def _send_until_blocked(self) -> None:
         while self._is_writable and not self.transport.is_closing():
             self.transport.write(LONG_CHUNK)
-            self._provider.poured += 1
+            self._provider.flooded_chunks += 1

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from prometheus_client.parser import text_string_to_metric_families
 
 from benches.compare.gateway import InvalidSample, RunningGateway
-from loadtests.sharing.callers import CallResult
+from loadtests.redis_faults.clients import CallResult
 
 if TYPE_CHECKING:
-    from loadtests.sharing.callers import LoadClient
-    from loadtests.sharing.server import RedisServer
+    from loadtests.redis_faults.clients import LoadClient
+    from loadtests.redis_faults.server import RedisServer
 
 # Time until the gateway detects the fault. It exceeds the longest time that a request waits for Redis.
 DETECTION_SECONDS = 1.5
@@ -81,18 +81,18 @@ class FaultResults:
 
 
 async def measure_fault(
-    server: RedisServer, loaded: RunningGateway, callers: LoadClient, fault: str, load: FaultLoad
+    server: RedisServer, loaded: RunningGateway, client: LoadClient, fault: str, load: FaultLoad
 ) -> FaultResults:
     """Sends requests before, during and after the fault, until all workers have recovered."""
-    workers = await _wait_for_workers(server, loaded, callers)
-    healthy_calls = await callers.run_calls(load.healthy_seconds, load.requests_per_second)
+    workers = await _wait_for_workers(server, loaded, client)
+    healthy_calls = await client.run_calls(load.healthy_seconds, load.requests_per_second)
     slow, lines = _count_slow_lookups(loaded), _count_log_lines(loaded)
     begin, end = server.faults[fault]
     started_at = time.monotonic()
     await begin()
-    fault_calls = await callers.run_calls(load.fault_seconds, load.requests_per_second)
+    fault_calls = await client.run_calls(load.fault_seconds, load.requests_per_second)
     await end()
-    after, recovered = await _wait_for_recovery(server, callers, workers, load.requests_per_second)
+    after, recovered = await _wait_for_recovery(server, client, workers, load.requests_per_second)
     await asyncio.sleep(COUNTER_DELAY_SECONDS)
     noticed = [call for call in fault_calls if call.due_at > started_at + DETECTION_SECONDS] or fault_calls
     calls = [*healthy_calls, *fault_calls, *after]
@@ -111,10 +111,10 @@ async def measure_fault(
     )
 
 
-async def _wait_for_workers(server: RedisServer, loaded: RunningGateway, callers: LoadClient) -> int:
+async def _wait_for_workers(server: RedisServer, loaded: RunningGateway, client: LoadClient) -> int:
     """Waits until all workers use Redis and returns their number. Raises `InvalidSample` if they do not."""
     workers = sum(map(_is_edge_process, loaded.process_tree.member_pids())) if loaded.process_tree else 0
-    _, took = await _wait_for_recovery(server, callers, workers, 100)
+    _, took = await _wait_for_recovery(server, client, workers, 100)
     if not workers or took > RECOVERY_AT_MOST:
         message = f"not all {workers} workers use Redis"
         raise InvalidSample(message)
@@ -128,12 +128,12 @@ def _is_edge_process(pid: int) -> bool:
 
 
 async def _wait_for_recovery(
-    server: RedisServer, callers: LoadClient, workers: int, rate: float
+    server: RedisServer, client: LoadClient, workers: int, rate: float
 ) -> tuple[list[CallResult], float]:
     """Sends requests until all workers use Redis. Returns the results and the seconds that it took."""
     started_at, calls, users = time.monotonic(), list[CallResult](), set[str]()
     while (took := time.monotonic() - started_at) < RECOVERY_AT_MOST and len(users) < workers:
-        calls += await callers.run_calls(0.05, rate)
+        calls += await client.run_calls(0.05, rate)
         users |= await server.active_client_ids()
     return calls, took
 

@@ -10,23 +10,23 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from loadtests.leaving.callers import DisconnectingClient, Http1Client, Http2Client
-from loadtests.leaving.provider import TAG_HEADER
+from loadtests.disconnects.clients import DisconnectingClient, Http1Client, Http2Client
+from loadtests.disconnects.provider import TAG_HEADER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from loadtests.leaving.provider import Provider
+    from loadtests.disconnects.provider import Provider
 
 P50_MS, P99_MS, MAX_MS = 2.0, 20.0, 100.0
-ARRIVE_SECONDS, SETTLE_SECONDS, HEAR_SECONDS = 30.0, 0.25, 2.0
+ARRIVE_SECONDS, SETTLE_SECONDS, NOTICE_SECONDS = 30.0, 0.25, 2.0
 
 
 @dataclass(frozen=True)
 class DisconnectLoad:
     """Number of concurrent clients, and how many of them disconnect per second."""
 
-    callers: int
+    clients: int
     rate: float
 
 
@@ -36,7 +36,7 @@ class DisconnectResults:
 
     phase: str
     client_kind: str
-    callers: int
+    clients: int
     latencies_ms: list[float] = field(default_factory=list)
 
     def percentile_ms(self, part: float) -> float:
@@ -49,9 +49,9 @@ class DisconnectResults:
     @property
     def meets_targets(self) -> bool:
         """True if the provider noticed all disconnects within the latency targets."""
-        all_told = len(self.latencies_ms) == self.callers
+        is_complete = len(self.latencies_ms) == self.clients
         return (
-            all_told
+            is_complete
             and self.percentile_ms(0.5) <= P50_MS
             and self.percentile_ms(0.99) <= P99_MS
             and self.percentile_ms(1) <= MAX_MS
@@ -59,7 +59,7 @@ class DisconnectResults:
 
     def row_cells(self) -> list[str]:
         times = [f"{self.percentile_ms(part):.2f}" if self.latencies_ms else "–" for part in (0.5, 0.99, 1)]
-        return [self.client_kind, self.phase, str(self.callers), str(len(self.latencies_ms)), *times]
+        return [self.client_kind, self.phase, str(self.clients), str(len(self.latencies_ms)), *times]
 
     def __str__(self) -> str:
         return " · ".join(self.row_cells())
@@ -76,44 +76,44 @@ def make_clients(url: str, headers: Mapping[str, str]) -> dict[str, Disconnectin
 
 
 async def measure_disconnects(
-    provider: Provider, client: DisconnectingClient, case: tuple[str, str], crowd: DisconnectLoad
+    provider: Provider, client: DisconnectingClient, case: tuple[str, str], load: DisconnectLoad
 ) -> DisconnectResults:
     """Starts all requests, waits until the provider has received them, then cancels them at the rate of this load."""
     phase, name = case
-    figures = DisconnectResults(phase, name, crowd.callers)
+    figures = DisconnectResults(phase, name, load.clients)
     provider.arrived.clear()
     provider.left.clear()
-    callers = {}
-    for number in range(crowd.callers):
+    requests = {}
+    for number in range(load.clients):
         tag = f"{phase}-{number}"
-        callers[tag] = await client.start_request(phase, tag)
-    if not await wait_until(lambda: len(provider.arrived) == crowd.callers, ARRIVE_SECONDS):
-        message = f"{phase}, {name}: only {len(provider.arrived)} of {crowd.callers} arrived at the provider"
+        requests[tag] = await client.start_request(phase, tag)
+    if not await wait_until(lambda: len(provider.arrived) == load.clients, ARRIVE_SECONDS):
+        message = f"{phase}, {name}: only {len(provider.arrived)} of {load.clients} arrived at the provider"
         raise TimeoutError(message)
     await _wait_until_blocked(provider)
     if provider.left:
         message = f"{phase}, {name}: {len(provider.left)} requests ended before any client disconnected"
         raise ConnectionError(message)
-    moments = {}
+    cancelled_at = {}
     begin = time.perf_counter()
-    for number, (tag, caller) in enumerate(callers.items()):
-        await asyncio.sleep(max(0.0, begin + number / crowd.rate - time.perf_counter()))
-        moments[tag] = time.perf_counter()
-        caller.cancel()
-    await wait_until(lambda: len(provider.left) == crowd.callers, HEAR_SECONDS)
+    for number, (tag, request) in enumerate(requests.items()):
+        await asyncio.sleep(max(0.0, begin + number / load.rate - time.perf_counter()))
+        cancelled_at[tag] = time.perf_counter()
+        request.cancel()
+    await wait_until(lambda: len(provider.left) == load.clients, NOTICE_SECONDS)
     figures.latencies_ms = [
-        (provider.left[tag] - remaining) * 1000 for tag, remaining in moments.items() if tag in provider.left
+        (provider.left[tag] - cancelled) * 1000 for tag, cancelled in cancelled_at.items() if tag in provider.left
     ]
-    for caller in callers.values():
-        caller.close()
+    for request in requests.values():
+        request.close()
     return figures
 
 
 async def _wait_until_blocked(provider: Provider) -> None:
     """Waits until no connection accepts more data of a flood; then all of them are under backpressure."""
-    poured, end = -1, time.perf_counter() + ARRIVE_SECONDS
-    while poured != provider.poured and time.perf_counter() < end:
-        poured = provider.poured
+    flooded_chunks, end = -1, time.perf_counter() + ARRIVE_SECONDS
+    while flooded_chunks != provider.flooded_chunks and time.perf_counter() < end:
+        flooded_chunks = provider.flooded_chunks
         await asyncio.sleep(SETTLE_SECONDS)
 
 
@@ -127,6 +127,6 @@ async def wait_until(holds: Callable[[], bool], seconds: float) -> bool:
 
 
 def render_table(figures: Sequence[DisconnectResults]) -> str:
-    heads = ["way", "phase", "callers", "told", "p50 ms", "p99 ms", "max ms"]
+    heads = ["client", "phase", "clients", "noticed", "p50 ms", "p99 ms", "max ms"]
     lines = [heads, ["---"] * len(heads), *(figure.row_cells() for figure in figures)]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)

@@ -17,7 +17,7 @@ use tokio::{
 
 use super::{
     TestGateway, TestResponse, chat_with_config,
-    scripted::{self, ScriptedServer},
+    scripted_server::{self, ScriptedServer},
     with_timeout,
 };
 
@@ -32,18 +32,21 @@ impl FailingProvider {
     pub async fn start() -> Self {
         let is_failing = Arc::new(AtomicBool::new(true));
         let requests = Arc::<Mutex<Vec<Instant>>>::default();
-        let (ill, received) = (Arc::clone(&is_failing), Arc::clone(&requests));
+        let (failing_provider, received) = (Arc::clone(&is_failing), Arc::clone(&requests));
         let provider = ScriptedServer::start(move |mut stream, _| {
-            let (ill, requests) = (Arc::clone(&ill), Arc::clone(&received));
+            let (failing_provider, requests) = (Arc::clone(&failing_provider), Arc::clone(&received));
             async move {
-                while let Some(request) = scripted::read_request(&mut stream).await {
+                while let Some(request) = scripted_server::read_request(&mut stream).await {
                     let is_meant = String::from_utf8_lossy(&request).contains("mock?ill");
                     if is_meant {
                         requests.lock().unwrap().push(Instant::now());
                     }
-                    let fails = is_meant && ill.load(Ordering::Relaxed);
-                    let response =
-                        scripted::json_response(if fails { "503 Service Unavailable" } else { "200 OK" }, "", "{}");
+                    let fails = is_meant && failing_provider.load(Ordering::Relaxed);
+                    let response = scripted_server::json_response(
+                        if fails { "503 Service Unavailable" } else { "200 OK" },
+                        "",
+                        "{}",
+                    );
                     if stream.write_all(&response).await.is_err() {
                         return;
                     }
@@ -69,18 +72,18 @@ pub async fn send_at_rate(
 ) -> Vec<(Instant, Duration, TestResponse)> {
     let mut ticks = interval(Duration::from_secs(1) / rate);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
-    let mut asking = JoinSet::new();
+    let mut request_tasks = JoinSet::new();
     for _ in 0..count {
         ticks.tick().await;
         let (state, request) = (Arc::clone(&gateway.state), chat_with_config(config));
-        asking.spawn(async move {
+        request_tasks.spawn(async move {
             let began = Instant::now();
             let response =
                 TestResponse::read(with_timeout(penstock_core::gateway::handle(&state, request.build())).await).await;
             (began, began.elapsed(), response)
         });
     }
-    asking.join_all().await
+    request_tasks.join_all().await
 }
 
 /// Returns the median duration.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::talk::{
+use crate::http_client::{
     CHAT_PATH, COMPLETIONS_PATH, Client, MESSAGES_PATH, ReadEnd, get, request_chat, start_server, wait_for_last_entry,
 };
 use serde_json::json;
@@ -137,7 +137,12 @@ fn reads_mock_keys_from_the_query_and_headers() {
     assert_eq!(get(&server, "/v1/models?mock-status=503", "").status(), 503);
     assert_eq!(get(&server, "/v1/models?mock-status=503", "x-mock-status: 404\r\n").status(), 404);
     let mut client = Client::connect(&server);
-    client.send_request("POST", CHAT_PATH, "X-Mock-Chunks: 1\r\n", &crate::talk::chat_body("mock?chunks=5", false));
+    client.send_request(
+        "POST",
+        CHAT_PATH,
+        "X-Mock-Chunks: 1\r\n",
+        &crate::http_client::chat_body("mock?chunks=5", false),
+    );
     assert_eq!(client.read_response(READ_TIMEOUT).json()["usage"]["completion_tokens"], 1);
 }
 
@@ -154,7 +159,7 @@ fn delays_the_first_byte() {
 fn accepts_pipelined_split_and_chunked_requests() {
     let server = start_server();
     let mut client = Client::connect(&server);
-    let body = crate::talk::chat_body("mock?chunks=1", false);
+    let body = crate::http_client::chat_body("mock?chunks=1", false);
     let plain = format!("POST {CHAT_PATH} HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n{body}", body.len());
     let (first, second) = body.split_at(7);
     let chunked = format!(
@@ -162,10 +167,10 @@ fn accepts_pipelined_split_and_chunked_requests() {
         first.len(),
         second.len()
     );
-    let wire = [plain.as_str(), &chunked, &plain].concat();
-    client.write(&wire.as_bytes()[..20]);
+    let requests = [plain.as_str(), &chunked, &plain].concat();
+    client.write(&requests.as_bytes()[..20]);
     std::thread::sleep(Duration::from_millis(20));
-    client.write(&wire.as_bytes()[20..]);
+    client.write(&requests.as_bytes()[20..]);
     let all = client
         .read_until(READ_TIMEOUT, |response| response.raw.windows(9).filter(|part| part == b"fp_mock\"}").count() == 3);
     assert_eq!(all.end, ReadEnd::Complete);

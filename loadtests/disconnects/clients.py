@@ -9,7 +9,7 @@ import struct
 import urllib.parse
 from typing import TYPE_CHECKING, Protocol, cast
 
-from loadtests.leaving.provider import SEGMENT, TAG_HEADER
+from loadtests.disconnects.provider import SEGMENT, TAG_HEADER
 from tests.frames import ACK, PREFACE, SETTINGS, WINDOW_UPDATE, encode_frame, request_frames, reset_frame
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ fn hello_request(operation: Operation) -> Value {
 }
 
 fn build_translation(provider: &'static dyn Provider, operation: Operation, model: &str) -> Option<Translation> {
-    let wire = provider.provider_format(operation, model)?;
+    let provider_format = provider.provider_format(operation, model)?;
     let body = hello_request(operation).to_string().into_bytes();
     let input = TranslationInput {
         operation,
@@ -46,7 +46,7 @@ fn build_translation(provider: &'static dyn Provider, operation: Operation, mode
         now_ms: 1_700_000_000_000,
         nonce: 7,
     };
-    Some(Translation::translate_request(&input, wire).unwrap().0)
+    Some(Translation::translate_request(&input, provider_format).unwrap().0)
 }
 
 /// Summarises text, tool calls, finish reason and usage of a response in one shape for all client formats.
@@ -98,7 +98,7 @@ fn summarize_response(operation: Operation, result: &Value) -> Value {
 
 #[test]
 fn client_formats_agree_on_complete_and_streamed_content() {
-    let mut asked_of = BTreeSet::new();
+    let mut tested_providers = BTreeSet::new();
     for case in translated_cases().into_iter().filter(|case| ["stream", "tools_stream"].contains(&case.label.as_str()))
     {
         let provider = catalog::find_provider(&case.provider).unwrap();
@@ -119,7 +119,7 @@ fn client_formats_agree_on_complete_and_streamed_content() {
             bytes.extend_from_slice(&transcoder.finish());
             let again = assemble_stream(streamed.id(), &bytes);
             assert_eq!(summarize_response(streamed, &again), summary, "{} {}", case.name(), streamed.id());
-            asked_of.insert((case.provider.clone(), operation.id()));
+            tested_providers.insert((case.provider.clone(), operation.id()));
             all.push(summary);
         }
         for pair in all.windows(2) {
@@ -133,7 +133,7 @@ fn client_formats_agree_on_complete_and_streamed_content() {
             OPERATION_PAIRS.iter().filter(|(operation, _)| provider.provider_format(*operation, "").is_some())
         {
             let pair = (provider.slug().to_owned(), operation.id());
-            assert!(asked_of.contains(&pair), "{pair:?} was never asked");
+            assert!(tested_providers.contains(&pair), "{pair:?} was never asked");
         }
     }
 }
@@ -176,19 +176,19 @@ fn google_clients_can_embed_at_every_embedding_provider() {
             (Operation::BatchEmbedContents, json!({"requests": [candidate]})),
         ];
         for (operation, body) in requests {
-            let Some(wire) = provider.provider_format(operation, &model) else { continue };
-            let (body, beside) = (body.to_string(), RequestHints::default());
+            let Some(provider_format) = provider.provider_format(operation, &model) else { continue };
+            let (body, hints) = (body.to_string(), RequestHints::default());
             let input = TranslationInput {
                 operation,
                 provider: provider.row(),
                 body: body.as_bytes(),
                 model: &model,
-                hints: beside,
+                hints,
                 strict: true,
                 now_ms: 0,
                 nonce: 0,
             };
-            let translation = Translation::translate_request(&input, wire).unwrap().0;
+            let translation = Translation::translate_request(&input, provider_format).unwrap().0;
             let result: Value = serde_json::from_slice(&translation.translate_response(&response).unwrap()).unwrap();
             let values = result.pointer("/embedding/values").or_else(|| result.pointer("/embeddings/0/values"));
             let is_one = |values: &Value| {

@@ -11,7 +11,7 @@ use tokio::io::AsyncWriteExt;
 
 use super::{
     TestGateway, TestRequest, post_with_config,
-    scripted::{ScriptedServer, encode_chunks, read_request},
+    scripted_server::{ScriptedServer, encode_chunks, read_request},
 };
 
 #[path = "../../../../llm/tests/it/golden_cases/files.rs"]
