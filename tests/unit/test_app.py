@@ -13,7 +13,8 @@ from litestar.params import JSONBody
 
 from penstock import app as module
 from penstock import resources
-from penstock.app import check_guards, create_app
+from penstock.app import create_app
+from penstock.app.routers import check_guards
 from penstock.authorization import allow_anyone
 from penstock.errors import ConflictError, Problem, StartupError
 from penstock.listen import open_metrics_listener
