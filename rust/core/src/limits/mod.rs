@@ -5,6 +5,7 @@
 pub mod claims;
 pub mod cluster;
 pub mod counter;
+pub mod hold;
 pub mod limit_metrics;
 pub mod limiter;
 pub mod node_counters;

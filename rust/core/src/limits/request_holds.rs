@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::{
-    limiter::{Hold, Limiter, Remaining, RuleRef},
+    hold::{Hold, Remaining, RuleRef},
+    limiter::Limiter,
     rule::{LimitRule, LimitSubject, Measure},
 };
 
