@@ -4,7 +4,10 @@ use penstock_mock::Server;
 use serde_json::{Value, json};
 
 use crate::{
-    harness::{CHAT_PATH, TestGateway, TestRequest, TestResponse, into_stream, read_stream},
+    harness::{
+        CHAT_PATH, TestGateway, TestRequest, TestResponse, into_stream, read_stream,
+        talk::{REALTIME_PATH, close_code_and_reason, expect_rejection, open_realtime},
+    },
     limit_admission::{limit, start_gateway},
 };
 
@@ -118,4 +121,46 @@ async fn streams_errors_and_cached_responses_report_what_is_left() {
         assert_eq!(response.header("x-gateway-ratelimit-remaining-requests"), Some(left));
     }
     assert_eq!(provider.ledger_entries().len(), before + 1);
+}
+
+#[tokio::test]
+async fn request_belongs_to_the_period_in_which_it_began() {
+    let now = penstock_core::limits::now_ms();
+    let end = now + 1500;
+    let fields = json!({"type": "requests", "limit": 5, "period": {"start": now - 1000, "end": end}});
+    let (_provider, gateway) = start_gateway(json!([limit("api_key", "k", &fields)])).await;
+    let body = json!({"model": "mock?first_ms=2500", "messages": [{"role": "user", "content": "x"}]});
+    let slow = gateway.send(request(CHAT_PATH, &body)).await;
+    assert_eq!(slow.status, 200);
+    assert!(penstock_core::limits::now_ms() > end);
+    assert_eq!(gateway.single_record()["limits"]["budgets"][0]["period_start"], now - 1000);
+    // The next period begins at once, and the earlier request takes nothing of it.
+    let body = json!({"model": "mock", "messages": [{"role": "user", "content": "x"}]});
+    let next = gateway.send(request(CHAT_PATH, &body)).await;
+    assert_eq!(next.header("x-gateway-ratelimit-remaining-requests"), Some("4"));
+    assert_eq!(gateway.single_record()["limits"]["budgets"][0]["period_start"], end);
+}
+
+#[tokio::test]
+async fn sessions_end_when_nothing_is_left_of_their_budget() {
+    let fields = json!({"type": "tokens", "limit": 50, "period": {"start": 1}});
+    let (_provider, gateway) = start_gateway(json!([limit("api_key", "k", &fields)])).await;
+    let session = || {
+        let request = TestRequest::new("GET", REALTIME_PATH).header("x-gateway-api-key", "pk");
+        request.header("x-gateway-provider", "mock")
+    };
+    let mut talk = open_realtime(&gateway, session()).await;
+    for _ in 0..3 {
+        talk.send_event(json!({"type": "response.create"})).await;
+        talk.receive_until("response.done").await;
+    }
+    let error = talk.receive_until("error").await;
+    assert_eq!(error["error"]["code"], "04", "{error}");
+    let (code, reason) = close_code_and_reason(&talk.receive_message().await);
+    assert_eq!((code, &*reason), (1008, "the budget of this session is used up"));
+    talk.wait_until_closed().await;
+    let record = gateway.single_record();
+    assert_eq!((&record["total_units"], &record["error"]), (&json!(60), &json!("04")), "{record}");
+    assert_eq!(record["limits"]["budgets"][0]["id"], "api_key-k");
+    assert_eq!(expect_rejection(&gateway, session()).await.0, 412);
 }

@@ -24,7 +24,7 @@ use crate::{
     limits::{
         limiter::Limiter,
         now_ms,
-        request_holds::{HoldRequest, LimitStage, Rejection, RequestHolds},
+        request_holds::{HoldRequest, LimitStage, Rejection, RequestHolds, RequestUsage},
         rule::{Enforcement, LimitRule, LimitSubject, Measure, ObjectNames, OwnerKind, TargetSubject},
         window::LimitWindow,
     },
@@ -164,6 +164,21 @@ pub(crate) async fn admit_attempt(
         }
         _ => body,
     })
+}
+
+/// Reserves what a session has used so far.
+///
+/// # Errors
+/// If nothing is left of a budget, so that the session must end.
+pub(crate) async fn extend_attempt(state: &GatewayState, log: &mut RequestLog, usage: RequestUsage) -> Result<()> {
+    let Some(holds) = log.limits.as_mut() else { return Ok(()) };
+    let mut turn = AcquireTurn::new(&state.limiter);
+    loop {
+        match holds.extend_attempt(usage, turn.is_last, now_ms()) {
+            Err(rejection) if !turn.is_last => turn.acquire(&state.limiter, &rejection).await,
+            extended => return extended.map_err(|rejection| rejection_error(&rejection, None, now_ms())),
+        }
+    }
 }
 
 /// How an attempt sends its request.
