@@ -115,8 +115,6 @@ def test_session_over_a_websocket_ends_when_its_budget_is_used_up(admin: Client)
     client = new_key(admin, name="talks", usage_limits={"type": "tokens", "credit_limit": 50})
     headers = {"x-gateway-api-key": client.key, "x-gateway-provider": "mock"}
     with open_session(client.gateway, headers=headers) as socket:
-        assert socket.response
-        assert '"api-key-talks-tokens";q=50' in socket.response.headers["ratelimit-policy"]
         for _ in range(3):
             send_event(socket, type="response.create")
             receive_until(socket, "response.done")
@@ -144,13 +142,13 @@ def test_session_over_a_websocket_ends_when_its_budget_is_used_up(admin: Client)
 def test_sessions_count_for_rate_limits_and_not_for_hard_budgets(admin: Client, workspace: Client):
     client = new_key(admin, name="speaks", rate_limits=[{"type": "requests", "unit": "rpd", "value": 2}])
     headers = {"x-gateway-api-key": client.key, "x-gateway-provider": "mock"}
-    for left in ("1", "0"):
-        with open_session(client.gateway, headers=headers) as socket:
-            assert socket.response
-            assert socket.response.headers["x-gateway-ratelimit-remaining-requests"] == left
+    for _ in range(2):
+        open_session(client.gateway, headers=headers).close()
     with pytest.raises(InvalidStatus) as refused, open_session(client.gateway, headers=headers):
         pass
-    assert (refused.value.response.status_code, refused.value.response.headers["retry-after"] > "0") == (429, True)
+    response = refused.value.response
+    assert (response.status_code, int(response.headers["retry-after"]) > 0) == (429, True)
+    assert response.headers["x-gateway-ratelimit-remaining-requests"] == "0"
     create_policy(admin, "usage", **case_policy("talk"), type="cost", credit_limit=5, enforcement="hard")
     metadata = {"x_gateway_metadata": json.dumps({"case": "talk", "user": "u"})}
     wait_for_limit(workspace, **metadata)
@@ -178,12 +176,12 @@ def test_embeddings_and_images_use_budgets_of_tokens(admin: Client):
         left = int(response.get_header("x-gateway-ratelimit-remaining-tokens") or -1)
         assert 0 < left < 1000
     key_id = find_key(admin, "draws")["id"]
-    assert (
-        wait_for(
-            "the ledger", lambda: (usage := admin.read(f"/v1/api-keys/{key_id}")["current_usage"]) >= used and usage, 10
-        )
-        == used
-    )
+
+    def read_usage() -> float | None:
+        recorded = admin.read(f"/v1/api-keys/{key_id}")["current_usage"]
+        return recorded if recorded >= used else None
+
+    assert wait_for("the ledger", read_usage, 10) == used
 
 
 def test_lines_of_a_batch_are_admitted_one_by_one(admin: Client, provider: Mock):

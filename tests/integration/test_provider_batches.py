@@ -447,8 +447,7 @@ def test_lines_count_for_the_budgets_of_their_key_and_of_policies(
     admin = Client(restarted_gateway.gateway)
     workspace = max(admin.read("/v1/workspaces?page_size=100")["data"], key=lambda row: row["id"])["id"]
     fields = {"workspace_id": workspace, "scopes": ["completions.write"], "name": "batches"}
-    limits = [{"type": "requests", "credit_limit": 3}, {"type": "tokens", "credit_limit": 1000}]
-    client = admin.with_new_key(**fields, usage_limits=limits)
+    client = admin.with_new_key(**fields, usage_limits={"type": "tokens", "credit_limit": 5})
     condition = {"key": "model", "value": "gpt-*"}
     policy = {
         "workspace_id": workspace,
@@ -472,7 +471,7 @@ def test_lines_count_for_the_budgets_of_their_key_and_of_policies(
         return used if used == tokens else None
 
     assert wait_for("the usage of the policy", read_usage, 10) > 0
-    # Four requests have used up the budget of the key, but not that of another one.
+    # The lines have used up the budget of the key, but not that of another one.
     with pytest.raises(openai.APIStatusError, match="usage limit of API key `batches` reached") as refused:
         create_batch(ai, to_jsonl(batch_line(1)), COMPLETION_WINDOW)
     assert (refused.value.status_code, refused.value.code) == (412, "usage_limit_exceeded")
