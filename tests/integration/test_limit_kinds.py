@@ -76,7 +76,7 @@ def send_json(client: Client, path: str, body: object, **headers: str) -> Respon
 
 
 def test_limits_in_tokens_are_those_of_their_user(tokens: TokenGateway):
-    budget = {"usage_limits": {"type": "requests", "credit_limit": 2}}
+    budget: Any = {"usage_limits": {"type": "requests", "credit_limit": 2}}
     ann = [tokens.sign_token(sub="ann", **budget) for _ in range(2)]
     statuses = [tokens.send_chat(ann[number % 2]).status for number in range(4)]
     assert statuses == [200, 200, 412, 412]
@@ -85,7 +85,7 @@ def test_limits_in_tokens_are_those_of_their_user(tokens: TokenGateway):
     assert (error["code"], error["param"]) == ("04", "ann")
     assert "usage limit of token of `ann` reached: 2 requests" in error["message"]
     assert tokens.send_chat(tokens.sign_token(sub="bob", **budget)).status == 200
-    rate = {"rate_limits": [{"type": "requests", "unit": "rpd", "value": 1}]}
+    rate: Any = {"rate_limits": [{"type": "requests", "unit": "rpd", "value": 1}]}
     first, second = (tokens.send_chat(tokens.sign_token(sub="eve", **rate)) for _ in range(2))
     assert (first.status, second.status, second.json()["error"]["param"]) == (200, 429, "eve")
     for response in (first, second):
@@ -99,7 +99,7 @@ def test_limits_of_policies_and_the_workspace_apply_to_tokens(admin: Client, tok
     create_policy(
         admin, "rate", conditions=[condition], group_by=[{"key": "workspace_id"}], type="requests", unit="rpw", value=4
     )
-    claims = {"defaults": {"metadata": {"case": "of tokens"}}}
+    claims: Any = {"defaults": {"metadata": {"case": "of tokens"}}}
     token = tokens.sign_token(sub="kim", **claims)
     wait_for("the policy", lambda: tokens.send_chat(token).get_header("ratelimit"))
     statuses = [tokens.send_chat(tokens.sign_token(sub=f"user {number}", **claims)).status for number in range(5)]

@@ -157,7 +157,7 @@ async def _build_provider_job(session: TenantSession, data: CreateBatch, headers
             raise field_error(f"provider_options.{name}", f"is not known for {selection.provider}: {hint}")
     needs = adapter.required_options(ProviderSettings(headers, selection.configurations, data.provider_options))
     caller = session.caller
-    job = {
+    job: dict[str, Any] = {
         "provider": selection.provider,
         "virtual_key": selection.slug,
         "endpoint": data.endpoint,
@@ -165,9 +165,15 @@ async def _build_provider_job(session: TenantSession, data: CreateBatch, headers
         "api_key_id": caller.id if caller.by == "key" else None,
         "needs": needs,
     }
-    metadata = headers.get(f"{kit.HEADER_PREFIX}metadata")
-    own = [job[name] for name in ("api_key_id", "integration_id", "provider", "virtual_key", "endpoint")]
-    subject = BatchSubject(session.bound_workspace_id, *own, metadata)
+    subject = BatchSubject(
+        session.bound_workspace_id,
+        job["api_key_id"],
+        selection.integration_id,
+        selection.provider,
+        selection.slug,
+        data.endpoint,
+        headers.get(f"{kit.HEADER_PREFIX}metadata"),
+    )
     await (await BatchBudgets.load(session.connection, subject)).check(session.connection)
     return job
 
