@@ -143,7 +143,7 @@ impl<'de> Visitor<'de> for BodySeed<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         let bounds = self.0;
         while let Some(key) = map.next_key::<Cow<'de, str>>()? {
-            match BodyField::of(&key) {
+            match BodyField::from_name(&key) {
                 BodyField::OutputLimit => {
                     let count: Option<Count> = map.next_value()?;
                     let most = bounds.read_count(&key, count.as_ref());

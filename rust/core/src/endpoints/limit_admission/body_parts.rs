@@ -23,7 +23,7 @@ pub enum BodyField {
 
 impl BodyField {
     /// Returns the meaning of a field. Ignores its case, because the JSON decoders of some providers do.
-    pub fn of(name: &str) -> Self {
+    pub fn from_name(name: &str) -> Self {
         match &*name.to_ascii_lowercase() {
             "max_tokens"
             | "max_completion_tokens"
