@@ -1,5 +1,5 @@
-"""Budgets that count a batch which a provider runs. The data plane does not see its lines, so the control process checks
-the budgets when the batch is created, and each line's record is charged to them when the batch ends.
+"""Budgets that count a batch which a provider runs. The data plane does not see its lines. So the control process checks
+the budgets when the batch is created, and charges each line's record to them when the batch ends.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ class BatchBudgets:
     async def check(self, connection: AsyncConnection) -> None:
         """Raises an error if a hard budget may count a line of the batch, or if nothing is left of a budget."""
         for budget in self._budgets:
-            known = [condition for condition in budget.conditions if condition["key"] != "model"]
-            if not all(is_condition_met(condition, self._log) for condition in known):
+            conditions = [condition for condition in budget.conditions if condition["key"] != "model"]
+            if not all(is_condition_met(condition, self._log) for condition in conditions):
                 continue
             rule, owner = budget.rule, budget.rule["owner"]
             name = f"{OWNER_TITLES.get(owner['kind'], owner['kind'])} `{owner['slug']}`"

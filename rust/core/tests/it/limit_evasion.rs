@@ -182,6 +182,7 @@ async fn retries_and_fallbacks_count_once_for_the_caller_and_each_time_for_targe
     let request = json!({"path": CHAT_PATH, "headers": {"x-gateway-provider": "@mine"},
         "body": {"model": "mock", "messages": question()}});
     let explained = gateway.send(post("/v1/explain", "@mine", &request)).await.json();
-    let left: Vec<_> = explained["targets"][0]["limits"].as_array().unwrap().iter().map(|one| &one["left"]).collect();
+    let left: Vec<_> =
+        explained["targets"][0]["limits"].as_array().unwrap().iter().map(|limit| &limit["left"]).collect();
     assert_eq!(left, [&json!(100 - attempts), &json!(99), &json!(100 - attempts)], "{explained}");
 }
