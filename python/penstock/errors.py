@@ -124,6 +124,20 @@ class PreconditionFailedError(PenstockError):
     code = "AB01"
 
 
+class BudgetSpentError(PenstockError):
+    """Nothing is left of a budget that the request counts for."""
+
+    status = 412
+    code = "usage_limit_exceeded"
+
+
+class UsageNotBoundedError(PenstockError):
+    """A hard budget counts the request, and its highest usage is not known before."""
+
+    status = 412
+    code = "usage_not_bounded"
+
+
 class RateLimitedError(PenstockError):
     """Too many requests of this kind in a short time."""
 

@@ -438,3 +438,46 @@ def test_guardrails_that_only_observe_do_not_stop_a_provider_batch(
     wait_for_submission(stub_provider)
     stub_provider.finish_batches()
     assert wait_until_ended(ai, batch.id).status == "completed"
+
+
+def test_lines_count_for_the_budgets_of_their_key_and_of_policies(
+    restarted_gateway: RestartableGateway, stub_provider: FakeBatchProvider
+):
+    first = create_caller(restarted_gateway, stub_provider, "anthropic")
+    admin = Client(restarted_gateway.gateway)
+    workspace = max(admin.read("/v1/workspaces?page_size=100")["data"], key=lambda row: row["id"])["id"]
+    fields = {"workspace_id": workspace, "scopes": ["completions.write"], "name": "batches"}
+    client = admin.with_new_key(**fields, usage_limits={"type": "tokens", "credit_limit": 5})
+    condition = {"key": "model", "value": "gpt-*"}
+    policy = {
+        "workspace_id": workspace,
+        "conditions": [condition],
+        "group_by": [{"key": "metadata.job"}, {"key": "provider"}],
+        "type": "tokens",
+        "credit_limit": 1000,
+    }
+    policy_id = admin.create("/v1/policies/usage-limits", policy)["id"]
+    ai = openai_client(client, provider="@m-w", metadata='{"job":"nightly"}')
+    batch = create_batch(ai, to_jsonl(*(batch_line(number) for number in range(4))), COMPLETION_WINDOW)
+    wait_for_submission(stub_provider)
+    stub_provider.finish_batches(good=4)
+    wait_until_ended(ai, batch.id)
+    records = wait_for("a record of each line", lambda: _batch_records(restarted_gateway, batch.id, 4))
+    tokens = sum(record["total_units"] for record in records)
+
+    def read_usage() -> float | None:
+        usage = admin.read(f"/v1/policies/usage-limits/{policy_id}?include_usage=true")["value_key_usage_map"]
+        used = usage.get("nightly|anthropic", {}).get("current_usage")
+        return used if used == tokens else None
+
+    assert wait_for("the usage of the policy", read_usage, 10) > 0
+    # The lines have used up the budget of the key, but not that of another one.
+    with pytest.raises(openai.APIStatusError, match="usage limit of API key `batches` reached") as refused:
+        create_batch(ai, to_jsonl(batch_line(1)), COMPLETION_WINDOW)
+    assert refused.value.status_code == 412
+    other = openai_client(first, provider="@m-w")
+    assert create_batch(other, to_jsonl(batch_line(1)), COMPLETION_WINDOW).id
+    admin.create("/v1/policies/usage-limits", {**policy, "enforcement": "hard"})
+    with pytest.raises(openai.APIStatusError, match="hard budget of policy") as unbounded:
+        create_batch(other, to_jsonl(batch_line(1)), COMPLETION_WINDOW)
+    assert unbounded.value.status_code == 412

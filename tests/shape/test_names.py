@@ -84,6 +84,8 @@ def test_core_tests_are_named_after_modules():
         "guardrail_ways_around",
         "heartbeat",
         "hidden_errors",
+        "limit_evasion",
+        "limit_responses",
         "limits",
         "pass_through",
         "request_translation",

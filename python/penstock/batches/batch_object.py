@@ -159,11 +159,12 @@ def collect_headers(
 
 
 class SelectedProvider(NamedTuple):
-    """The provider that runs a batch: its slug, and the saved integration if there is one."""
+    """The provider that runs a batch: its slug, and the saved provider and its integration if there is one."""
 
     provider: str
     integration_id: str | None = None
     configurations: Mapping[str, Any] = {}
+    slug: str | None = None
 
 
 async def select_provider(session: TenantStore, headers: Mapping[str, str], able: Collection[str]) -> SelectedProvider:
@@ -185,7 +186,7 @@ async def select_provider(session: TenantStore, headers: Mapping[str, str], able
             raise unknown_reference_error(
                 "gateway_options", f"name the provider {slug!r}, which is not saved in this workspace"
             )
-        provider = SelectedProvider(row["ai_provider_id"], row["id"], row["configurations"])
+        provider = SelectedProvider(row["ai_provider_id"], row["id"], row["configurations"], slug)
     if provider.provider not in able:
         message = f"is '24h', which {provider.provider!r} does not run here: expected {', '.join(sorted(able))}; hint: immediate takes any provider"
         raise field_error("completion_window", message)

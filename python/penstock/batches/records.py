@@ -14,6 +14,7 @@ from sqlalchemy import select
 from penstock.batches.files import BATCH
 from penstock.batches.gateway_batch import line_id
 from penstock.engine import BatchRecorder
+from penstock.kit.batch_budgets import BatchBudgets, BatchSubject
 from penstock.pricing import engine_export
 from penstock.pricing.saved_prices import SavedPrices, load_saved_prices
 from penstock.store.tables import integrations, workspaces
@@ -62,6 +63,7 @@ class BatchBilling:
         self._places = dependencies
         self._ledger: BatchRecorder | None = None
         self._saved = SavedPrices({})
+        self._budgets: BatchBudgets | None = None
         self._fields: dict[str, Any] = {"source": SOURCE, **batch.owner}
 
     async def write_records(self, responses: Iterable[AnsweredLine], *, again: bool) -> None:
@@ -90,6 +92,7 @@ class BatchBilling:
             self._fields["integration_id"] = integration_id
         if workspace_id := self._batch.owner.get("workspace_id"):
             self._fields["workspace_slug"] = await self._find_workspace_slug(workspace_id)
+            self._budgets = await self._load_budgets(workspace_id)
         self._ledger = await asyncio.to_thread(_create_ledger, self._places)
         return self._ledger
 
@@ -98,6 +101,21 @@ class BatchBilling:
             saved_prices = await load_saved_prices(connection, integrations.c.id == integration_id)
         return saved_prices.get(integration_id, SavedPrices({}))
 
+    async def _load_budgets(self, workspace_id: str) -> BatchBudgets:
+        """Returns the budgets that the lines count for, in the period in which the batch ends."""
+        job = self._batch.job
+        subject = BatchSubject(
+            workspace_id,
+            job.get("api_key_id"),
+            job.get("integration_id"),
+            job["provider"],
+            job.get("virtual_key"),
+            job.get("endpoint", ""),
+            self._batch.metadata,
+        )
+        async with self._places.database.read_connection() as connection:
+            return await BatchBudgets.load(connection, subject)
+
     async def _find_workspace_slug(self, workspace_id: str) -> str | None:
         async with self._places.database.read_connection() as connection:
             return await connection.scalar(select(workspaces.c.slug).where(workspaces.c.id == workspace_id))
@@ -105,7 +123,9 @@ class BatchBilling:
     def _encode_line(self, ledger: BatchRecorder, answered_line: AnsweredLine) -> bytes:
         line = ledger.record(self._encode_entry(answered_line), _encode_body(answered_line))
         record: dict[str, Any] = msgspec.json.decode(line)
-        return msgspec.json.encode(record | self._fields) + b"\n"
+        budgets = self._budgets.list_uses(record["ai_model"]) if self._budgets else []
+        limits = {"limits": {"budgets": budgets}} if budgets else {}
+        return msgspec.json.encode(record | self._fields | limits) + b"\n"
 
     def _encode_entry(self, answered_line: AnsweredLine) -> bytes:
         model = str(answered_line.line.body.get("model", ""))

@@ -118,7 +118,7 @@ class LimitSimulation:
 
     def matches(self, log: Mapping[str, Any]) -> bool:
         """Returns true if a log meets all conditions."""
-        return all(_is_met(condition, log) for condition in self.policy.conditions)
+        return all(is_condition_met(condition, log) for condition in self.policy.conditions)
 
     def window_start(self, at_ms: int) -> int:
         """Returns the start of the window or period that contains a moment."""
@@ -159,7 +159,8 @@ def _month_start(at_ms: int) -> int:
     return round(first.timestamp()) * 1000
 
 
-def _is_met(condition: Mapping[str, Any], log: Mapping[str, Any]) -> bool:
+def is_condition_met(condition: Mapping[str, Any], log: Mapping[str, Any]) -> bool:
+    """Returns true if a log meets a condition of a policy."""
     values = condition_values(condition["value"])
     actual = list(_values_of(condition["key"], log))
     is_found = any(matches_pattern(pattern, value) for pattern in values for value in actual)

@@ -22,6 +22,7 @@ from penstock.blobs.store import BlobStore
 from penstock.errors import ConflictError, ForbiddenError, NotFoundError, RateLimitedError
 from penstock.ids import new_id
 from penstock.kit import cursor_pages
+from penstock.kit.batch_budgets import BatchBudgets, BatchSubject
 from penstock.kit.cursor_pages import AfterCursor, CursorPage
 from penstock.kit.tenant_session import RequestContext
 from penstock.resources.files import MIN_EXPIRY_SECONDS, stream_file
@@ -156,12 +157,25 @@ async def _build_provider_job(session: TenantSession, data: CreateBatch, headers
             raise field_error(f"provider_options.{name}", f"is not known for {selection.provider}: {hint}")
     needs = adapter.required_options(ProviderSettings(headers, selection.configurations, data.provider_options))
     caller = session.caller
-    return {
+    job: dict[str, Any] = {
         "provider": selection.provider,
+        "virtual_key": selection.slug,
+        "endpoint": data.endpoint,
         "integration_id": selection.integration_id,
         "api_key_id": caller.id if caller.by == "key" else None,
         "needs": needs,
     }
+    subject = BatchSubject(
+        session.bound_workspace_id,
+        job["api_key_id"],
+        selection.integration_id,
+        selection.provider,
+        selection.slug,
+        data.endpoint,
+        headers.get(f"{kit.HEADER_PREFIX}metadata"),
+    )
+    await (await BatchBudgets.load(session.connection, subject)).check(session.connection)
+    return job
 
 
 async def _check_active_batches(session: TenantSession, maximum: int) -> None:

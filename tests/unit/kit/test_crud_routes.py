@@ -14,7 +14,8 @@ from litestar import Router
 from sqlalchemy import select
 from sqlalchemy.schema import CreateTable
 
-from penstock.app import check_guards, create_app
+from penstock.app import create_app
+from penstock.app.routers import check_guards
 from penstock.kit.bootstrap import bootstrap_organisation
 from penstock.settings import Secret, Settings, Store
 from penstock.snapshot.build import Snapshot, SnapshotChannel

@@ -25,7 +25,7 @@ from tests.unit.asgi import send_request, stream_request
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 
-    from penstock.app import Application
+    from penstock.app.application import Application
     from penstock.kit.log_service import LogService
     from tests.unit.asgi import Response
 

@@ -6,6 +6,7 @@ pub mod claims;
 pub mod cluster;
 pub mod counter;
 pub mod header_items;
+pub mod hold;
 pub mod limit_metrics;
 pub mod limiter;
 pub mod node_counters;

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::{
-    limiter::{Hold, Limiter, Remaining, RuleRef},
+    hold::{Hold, Remaining, RuleRef},
+    limiter::Limiter,
     rule::{LimitRule, LimitSubject, Measure},
 };
 
@@ -221,6 +222,36 @@ impl RequestHolds {
         }
         self.release(request.stage, now_ms);
         Err(Box::new(Rejection { rule, group: group.into(), remaining, needed }))
+    }
+
+    /// Reserves what the current attempt has used so far, if that is more than it holds of a budget. A soft budget gives
+    /// the rest once; after that, nothing is left.
+    ///
+    /// # Errors
+    /// If nothing is left of a budget. What was used still counts at the end.
+    pub fn extend_attempt(&mut self, usage: RequestUsage, is_last: bool, now_ms: u64) -> Result<(), Box<Rejection>> {
+        let limiter = Arc::clone(&self.limiter);
+        let budgets = self.attempt.iter_mut().filter(|hold| hold.rule.is_budget() && !hold.rule.is_dry_run);
+        for hold in budgets {
+            let needed = usage.amount_of(hold.rule.measure).saturating_sub(hold.amount);
+            if needed == 0 {
+                continue;
+            }
+            match limiter.take_once(hold.rule.clone(), &hold.group, needed, is_last, now_ms) {
+                // The attempt belongs to the period in which it began.
+                Ok((more, _)) if more.start_ms != hold.start_ms => limiter.settle(&more, 0, now_ms),
+                Ok((more, _)) => hold.amount = hold.amount.saturating_add(more.amount),
+                Err(remaining) => {
+                    let rejection = Rejection { rule: hold.rule.clone(), group: hold.group.clone(), remaining, needed };
+                    if is_last {
+                        limiter.metrics.rejected.add(1);
+                        self.record_rejection(LimitRejection::new(&rejection.rule, &rejection.group));
+                    }
+                    return Err(Box::new(rejection));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Ends the current attempt, whose response is not used. It counts as a request without tokens or cost.

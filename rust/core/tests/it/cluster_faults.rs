@@ -11,11 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use penstock_core::limits::{
-    limiter::{Limiter, RuleRef},
-    node_counters::NodeCounters,
-    now_ms,
-};
+use penstock_core::limits::{hold::RuleRef, limiter::Limiter, node_counters::NodeCounters, now_ms};
 use redis::aio::MultiplexedConnection;
 use serde_json::json;
 use tokio::{task::JoinSet, time::sleep};

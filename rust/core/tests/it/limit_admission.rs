@@ -10,13 +10,13 @@ use crate::harness::{
 /// Price of a token in pico-dollars.
 const TOKEN_PRICE: u64 = 1_000_000;
 
-fn limit(kind: &str, id: &str, fields: &Value) -> Value {
+pub fn limit(kind: &str, id: &str, fields: &Value) -> Value {
     let mut limit = json!({"id": format!("{kind}-{id}"), "owner": {"kind": kind, "id": id, "slug": id}, "limit": 1});
     limit.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
     limit
 }
 
-async fn start_gateway(limits: Value) -> (Server, TestGateway) {
+pub async fn start_gateway(limits: Value) -> (Server, TestGateway) {
     let provider = Server::start().await;
     let gateway = TestGateway::with_settings(&provider.url(), |_| ());
     let rates = json!({"input": [[0, TOKEN_PRICE]], "output": [[0, TOKEN_PRICE]]});
@@ -29,7 +29,7 @@ async fn start_gateway(limits: Value) -> (Server, TestGateway) {
     (provider, gateway)
 }
 
-fn chat(provider: &str) -> TestRequest {
+pub fn chat(provider: &str) -> TestRequest {
     let request = TestRequest::new("POST", CHAT_PATH).header("x-gateway-api-key", "pk");
     request.header("content-type", "application/json").header("x-gateway-provider", provider)
 }
@@ -169,7 +169,7 @@ async fn invalid_request_counts_for_nothing() {
 }
 
 /// Returns a gateway with a hard budget of this many units, and one that has twice as much and is soft.
-async fn hard_gateway(kind: &str, limit_units: u64) -> (Server, TestGateway) {
+pub async fn hard_gateway(kind: &str, limit_units: u64) -> (Server, TestGateway) {
     let hard = json!({"type": kind, "limit": limit_units, "period": {"start": 1}, "enforcement": "hard"});
     start_gateway(json!([limit("policy", "any", &hard)])).await
 }

@@ -4,7 +4,8 @@
 use std::path::PathBuf;
 
 use penstock_core::limits::{
-    limiter::{Hold, Limiter, RuleRef},
+    hold::{Hold, RuleRef},
+    limiter::Limiter,
     node_counters::NodeCounters,
     rule::WorkspaceLimits,
 };

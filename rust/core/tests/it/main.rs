@@ -47,6 +47,8 @@ mod include_usage;
 mod inference_profiles;
 mod inspect_stream;
 mod limit_admission;
+mod limit_evasion;
+mod limit_responses;
 mod limiter;
 mod limits;
 mod loadbalance;

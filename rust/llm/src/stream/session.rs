@@ -48,7 +48,7 @@ pub struct SessionMeter {
 }
 
 /// Usage of a model other than the session's first one.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelUsage {
     pub model: String,
     pub usage: Usage,

@@ -353,12 +353,20 @@ impl Record {
         if self.sink.should_record {
             self.write(cost.as_ref(), outcome, took, AmendmentStatus::None);
         }
-        let log = &mut self.log;
-        if let Some(holds) = &mut log.limits {
-            let tokens = log.billing.usage.as_ref().map_or(0, Usage::total);
-            let nanodollars = cost.map_or(0, |cost| cost.nanodollars);
-            holds.settle(RequestUsage { requests: 1, tokens, nanodollars }, now_ms());
+        let usage = self.limit_usage(cost.as_ref());
+        if let Some(holds) = &mut self.log.limits {
+            holds.settle(usage, now_ms());
         }
+    }
+
+    /// Returns what the request has used until now, for its limits.
+    pub(crate) fn usage_so_far(&self) -> RequestUsage {
+        self.limit_usage(self.log.cost(self.created_at.as_secs()).as_ref())
+    }
+
+    fn limit_usage(&self, cost: Option<&Cost>) -> RequestUsage {
+        let tokens = self.log.billing.usage.as_ref().map_or(0, Usage::total);
+        RequestUsage { requests: 1, tokens, nanodollars: cost.map_or(0, |cost| cost.nanodollars) }
     }
 
     /// Writes the end of the record to the spool before its usage is known. The client is about to receive the last

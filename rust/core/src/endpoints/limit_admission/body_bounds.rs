@@ -8,6 +8,8 @@ use serde::{
     de::{DeserializeSeed, MapAccess, SeqAccess, Visitor},
 };
 
+use super::body_parts::{self, BodyField};
+
 /// Upper bounds of the usage of a request that its body sets.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BodyBounds {
@@ -38,7 +40,12 @@ impl BodyBounds {
 
     /// Returns the maximum number of tokens of all responses together; `None` without a limit.
     pub fn output_tokens(&self) -> Option<u64> {
-        self.each_output.map(|each| each.saturating_mul(self.choices).saturating_mul(self.prompts))
+        self.each_output.map(|each| each.saturating_mul(self.responses()))
+    }
+
+    /// Returns the number of responses to all prompts, or of images.
+    pub fn responses(&self) -> u64 {
+        self.choices.saturating_mul(self.prompts)
     }
 
     /// Adds a limit on the tokens of one response. The largest of several limits counts, because it is not known which
@@ -84,15 +91,13 @@ impl BodyBounds {
 const CLIENT_TOOLS: [&str; 5] = ["function", "custom", "local_shell", "apply_patch", "computer_use_preview"];
 /// Prefixes of further types of tools that the client runs.
 const CLIENT_TOOL_PREFIXES: [&str; 4] = ["bash_", "text_editor_", "computer_", "memory_"];
-/// Fields of those tools without a type that the client runs.
-const CLIENT_TOOL_FIELDS: [&str; 4] = ["functionDeclarations", "function_declarations", "toolSpec", "input_schema"];
-/// Fields with messages, in the API formats of clients.
-const MESSAGE_FIELDS: [&str; 6] =
-    ["messages", "input", "contents", "system", "systemInstruction", "system_instruction"];
-/// Fields of messages with arguments and results of tools, which are text for the model.
-const DATA_FIELDS: [&str; 7] = ["input", "args", "arguments", "response", "json", "schema", "parameters"];
+/// Fields of those tools without a type that the client runs. A cache point is an entry of Bedrock's list of tools.
+const CLIENT_TOOL_FIELDS: [&str; 5] =
+    ["functionDeclarations", "function_declarations", "toolSpec", "input_schema", "cachePoint"];
 /// Maximum length of a name in an error message.
 const MAX_NAME_CHARS: usize = 64;
+/// Number of bytes in which the scheme of a URL ends.
+const MAX_SCHEME_BYTES: usize = 16;
 
 fn shorten(name: &str) -> Cow<'_, str> {
     if name.chars().count() <= MAX_NAME_CHARS { name.into() } else { name.chars().take(MAX_NAME_CHARS).collect() }
@@ -113,23 +118,14 @@ impl Count {
     }
 }
 
-/// Limits that requests to Gemini and Bedrock have in a nested object.
-#[derive(Deserialize, Default)]
-struct NestedLimits {
-    #[serde(default, rename = "maxOutputTokens", alias = "maxTokens", alias = "max_output_tokens")]
-    most: Option<Count>,
-    #[serde(default, rename = "candidateCount", alias = "candidate_count")]
-    choices: Option<Count>,
-}
-
-/// Reads the top level of a body.
+/// Reads the top level of a body, or an object in it that contains further parameters. Null is an object without any.
 struct BodySeed<'b>(&'b mut BodyBounds);
 
 impl<'de> DeserializeSeed<'de> for BodySeed<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        deserializer.deserialize_map(self)
+        deserializer.deserialize_any(self)
     }
 }
 
@@ -140,54 +136,54 @@ impl<'de> Visitor<'de> for BodySeed<'_> {
         formatter.write_str("an object")
     }
 
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         let bounds = self.0;
         while let Some(key) = map.next_key::<Cow<'de, str>>()? {
-            match &*key {
-                "max_tokens" | "max_completion_tokens" | "max_output_tokens" | "max_tokens_to_sample" => {
+            match BodyField::from_name(&key) {
+                BodyField::OutputLimit => {
                     let count: Option<Count> = map.next_value()?;
                     let most = bounds.read_count(&key, count.as_ref());
+                    // Some providers read 0 as no limit.
+                    if most == Some(0) {
+                        bounds.mark_unbounded(format!("`{key}` of 0"));
+                    }
                     bounds.limit_output(most);
                 }
-                "n" | "best_of" => {
+                BodyField::Choices => {
                     let count: Option<Count> = map.next_value()?;
                     bounds.choices = bounds.choices.max(bounds.read_count(&key, count.as_ref()).unwrap_or(1));
                 }
-                "generationConfig" | "generation_config" | "inferenceConfig" => {
-                    let nested: Option<NestedLimits> = map.next_value()?;
-                    let nested = nested.unwrap_or_default();
-                    let most = bounds.read_count("maxOutputTokens", nested.most.as_ref());
-                    bounds.limit_output(most);
-                    let choices = bounds.read_count("candidateCount", nested.choices.as_ref());
-                    bounds.choices = bounds.choices.max(choices.unwrap_or(1));
-                }
-                "prompt" => {
+                BodyField::Nested => map.next_value_seed(BodySeed(bounds))?,
+                BodyField::Prompt => {
                     let read = map.next_value_seed(ValueSeed { bounds, section: BodySection::Content })?;
                     bounds.prompts = bounds.prompts.max(read.texts);
                     if read.is_object {
                         bounds.mark_unbounded("`prompt`, which the provider stores");
                     }
                 }
-                "tools" => {
+                BodyField::Tools => {
                     map.next_value_seed(ValueSeed { bounds, section: BodySection::Tools })?;
                 }
-                "web_search_options"
-                | "mcp_servers"
-                | "plugins"
-                | "previous_response_id"
-                | "conversation"
-                | "cachedContent"
-                | "cached_content"
-                | "container"
-                | "background" => {
+                BodyField::Functions => {
+                    bounds.has_tools = true;
+                    map.next_value::<serde::de::IgnoredAny>()?;
+                }
+                BodyField::Unbounded => {
                     if map.next_value_seed(ValueSeed { bounds, section: BodySection::Data })?.is_set {
-                        bounds.mark_unbounded(format!("`{key}`"));
+                        bounds.mark_unbounded(format!("`{}`", shorten(&key)));
                     }
                 }
-                name if MESSAGE_FIELDS.contains(&name) => {
-                    map.next_value_seed(ValueSeed { bounds, section: BodySection::Content })?;
+                BodyField::Messages => {
+                    let read = map.next_value_seed(ValueSeed { bounds, section: BodySection::Content })?;
+                    if key == "images" {
+                        bounds.images += read.texts;
+                    }
                 }
-                _ => {
+                BodyField::Other => {
                     map.next_value::<serde::de::IgnoredAny>()?;
                 }
             }
@@ -213,6 +209,8 @@ enum BodySection {
 #[derive(Debug, Default)]
 struct ValueRead {
     text: Option<String>,
+    /// True for the text of a URL with a host, but not for `data:` URLs.
+    is_url: bool,
     /// The object's own `type`.
     kind: Option<String>,
     /// Number of entries of a list that are strings or lists.
@@ -265,7 +263,9 @@ impl<'de> Visitor<'de> for ValueSeed<'_> {
     fn visit_str<E>(self, text: &str) -> Result<ValueRead, E> {
         // Types and media types are short. Long texts are not copied.
         let short = (text.len() <= 4 * MAX_NAME_CHARS).then(|| text.to_owned());
-        Ok(ValueRead { text: short, is_set: true, ..ValueRead::default() })
+        let start = text.as_bytes().get(..MAX_SCHEME_BYTES).unwrap_or(text.as_bytes());
+        let is_url = start.windows(3).any(|part| part == b"://");
+        Ok(ValueRead { text: short, is_url, is_set: true, ..ValueRead::default() })
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<ValueRead, A::Error> {
@@ -281,17 +281,15 @@ impl<'de> Visitor<'de> for ValueSeed<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<ValueRead, A::Error> {
         let Self { bounds, section } = self;
         let mut read = ValueRead { is_object: true, is_set: true, ..ValueRead::default() };
-        let (mut source_kind, mut names) = (None, Vec::new());
+        let (mut source_kind, mut has_image, mut names) = (None, false, Vec::new());
         while let Some(key) = map.next_key::<Cow<'de, str>>()? {
-            let inner = if section == BodySection::Content && !DATA_FIELDS.contains(&&*key) {
-                section
-            } else {
-                BodySection::Data
-            };
+            let inner =
+                if section == BodySection::Content && !body_parts::is_data(&key) { section } else { BodySection::Data };
             let value = map.next_value_seed(ValueSeed { bounds, section: inner })?;
             match &*key {
                 "type" => read.kind = value.text,
                 "source" => source_kind = value.kind,
+                "image_url" | "image" => has_image |= value.is_set,
                 _ if section == BodySection::Content => bounds.read_field(&key, &value),
                 _ => (),
             }
@@ -300,7 +298,7 @@ impl<'de> Visitor<'de> for ValueSeed<'_> {
             }
         }
         match section {
-            BodySection::Content => bounds.read_part(read.kind.as_deref(), source_kind.as_deref()),
+            BodySection::Content => bounds.read_part(read.kind.as_deref(), source_kind.as_deref(), has_image),
             BodySection::Tool => bounds.add_tool(read.kind.as_deref(), &names),
             BodySection::Tools | BodySection::Data => (),
         }
@@ -322,28 +320,28 @@ impl BodyBounds {
                 kind if kind.starts_with("audio/") || kind.starts_with("text/") => (),
                 kind => self.mark_unbounded(format!("a file of type `{}`", shorten(kind))),
             },
-            "image" if value.is_object => self.images += 1,
-            "video" | "document" if value.is_object => self.mark_unbounded(format!("a {key}")),
+            "images" => self.images += value.texts,
+            "audio" | "video" | "document" if value.is_object => self.mark_unbounded(format!("`{key}`")),
             "file_id" | "file_url" | "fileUri" | "file_uri" | "file_data"
                 if value.text.is_some() || !value.is_object =>
             {
                 self.mark_unbounded(format!("`{key}`"));
             }
+            // Some providers fetch a recording whose data are a URL.
+            "data" if value.is_url => self.mark_unbounded("`data` with a URL"),
             _ => (),
         }
     }
 
-    /// Reads a part of a message by its type.
-    fn read_part(&mut self, kind: Option<&str>, source_kind: Option<&str>) {
-        match kind.unwrap_or_default() {
-            "image_url" | "input_image" | "image" => self.images += 1,
+    /// Reads an object of a message by its type. An object whose type is not known may be anything, such as a file.
+    fn read_part(&mut self, kind: Option<&str>, source_kind: Option<&str>, has_image: bool) {
+        let kind = kind.unwrap_or_default();
+        self.images += u64::from(has_image || body_parts::is_image(kind));
+        match kind {
             "document" if !matches!(source_kind, Some("text" | "content")) => self.mark_unbounded("a document"),
-            kind @ ("file" | "input_file" | "video_url" | "input_video" | "video" | "item_reference"
-            | "container_upload") => {
-                // The source of an Anthropic document or image has such a type too.
-                self.mark_unbounded(format!("a part of type `{kind}`"));
-            }
-            _ => (),
+            "document" => (),
+            kind if body_parts::is_image(kind) || body_parts::is_bounded(kind) => (),
+            kind => self.mark_unbounded(format!("a part of type `{}`", shorten(kind))),
         }
     }
 }
@@ -376,6 +374,11 @@ mod tests {
             (json!({"max_tokens": null, "n": null, "generationConfig": null}), None),
             (json!({"max_tokens": "many"}), None),
             (json!({"max_tokens": -1}), None),
+            // Decoders of some providers ignore the case of keys, or respect parameters of other providers.
+            (json!({"max_tokens": 5, "Max_Tokens": 900, "N": 2}), Some(1800)),
+            (json!({"max_tokens": 5, "max_new_tokens": 900}), Some(900)),
+            (json!({"max_tokens": 5, "num_return_sequences": 3}), Some(15)),
+            (json!({"inferenceConfig": {"maxTokens": 6}, "additionalModelRequestFields": {"max_tokens": 9}}), Some(9)),
         ] {
             assert_eq!(parse(&body).output_tokens(), expected, "{body}");
         }
@@ -390,10 +393,20 @@ mod tests {
             json!({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA"}}),
             json!({"image": {"format": "png", "source": {"bytes": "AA"}}}),
             json!({"inlineData": {"mimeType": "image/png", "data": "AA"}}),
+            json!({"image_url": {"url": "https://a.example/b.png"}}),
+            json!({"type": "image", "image": "https://a.example/b.png"}),
+            json!({"type": "tool_result", "content": [{"type": "image", "source": {"type": "url", "url": "x"}}]}),
+            json!({"type": "computer_call_output", "output": {"type": "computer_screenshot", "image_url": "x"}}),
+            json!({"toolResult": {"content": [{"image": {"source": {"bytes": "AA"}}}]}}),
+            json!({"functionResponse": {"response": {}, "parts": [{"inlineData": {"mimeType": "image/png"}}]}}),
         ] {
             let bounds = content(&part);
             assert_eq!((bounds.images, bounds.unbounded), (1, None), "{part}");
         }
+        let images = json!({"messages": [{"role": "user", "content": "x", "images": ["AA", "AA"]}]});
+        assert_eq!(parse(&images).images, 2);
+        let embedded = json!({"input": [{"image": "https://a.example/b.png"}, {"text": "x"}], "images": ["AA"]});
+        assert_eq!(parse(&embedded).images, 2);
     }
 
     #[test]
@@ -406,6 +419,12 @@ mod tests {
             json!({"fileData": {"fileUri": "gs://a/b"}}),
             json!({"inlineData": {"mimeType": "video/mp4", "data": "AA"}}),
             json!({"document": {"format": "pdf", "source": {"bytes": "AA"}}}),
+            json!({"type": "document_url", "document_url": "https://a.example/b.pdf"}),
+            json!({"type": "audio_url", "audio_url": {"url": "https://a.example/b.mp3"}}),
+            json!({"type": "input_audio", "input_audio": {"data": "HTTPS://a.example/b.mp3"}}),
+            json!({"audio": {"format": "mp3", "source": {"s3Location": {"uri": "s3://a/b"}}}}),
+            json!({"type": "image_generation_call", "id": "ig_1"}),
+            json!({"type": "invented", "url": "https://a.example"}),
         ] {
             assert!(content(&part).unbounded.is_some(), "{part}");
         }
@@ -417,6 +436,15 @@ mod tests {
             json!({"tools": [{"googleSearch": {}}]}),
             json!({"web_search_options": {}}),
             json!({"cachedContent": "c"}),
+            json!({"extra_body": {"google": {"cached_content": "c"}}}),
+            json!({"messages": [{"role": "assistant", "audio": {"id": "audio_1"}}]}),
+            json!({"toolConfig": {"tools": [{"systemTool": {"name": "nova_grounding"}}]}}),
+            json!({"search_parameters": {"mode": "on"}}),
+            json!({"data_sources": [{"type": "azure_search"}]}),
+            json!({"models": ["another"]}),
+            json!({"prediction": {"type": "content", "content": "x"}}),
+            json!({"max_tokens": 0}),
+            json!({"generationConfig": {"maxOutputTokens": 0}}),
             json!({"max_tokens": 5, "max_completion_tokens": "900"}),
             json!({"max_tokens": -1}),
             json!({"max_tokens": 5, "n": "1000"}),
@@ -441,6 +469,16 @@ mod tests {
             json!({"messages": [{"role": "user", "content": [{"type": "document",
                 "source": {"type": "text", "media_type": "text/plain", "data": "x"}}]}]}),
             json!({"previous_response_id": null, "tools": []}),
+            json!({"messages": [{"role": "user", "content": [{"type": "text", "text": "x",
+                "cache_control": {"type": "ephemeral"}}, {"type": "input_audio", "input_audio": {"data": "AA"}}]},
+                {"role": "assistant", "audio": null, "annotations": [{"type": "url_citation"}], "tool_calls":
+                [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]}]}),
+            json!({"input": [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "x"}]},
+                {"type": "reasoning", "id": "r", "summary": [{"type": "summary_text", "text": "x"}]},
+                {"type": "function_call", "arguments": "{}"}, {"type": "function_call_output", "output": "x"},
+                {"type": "local_shell_call", "action": {"type": "exec", "command": ["ls"]}}]}),
+            json!({"messages": [{"role": "user", "content": [{"text": "x"}, {"cachePoint": {"type": "default"}}]}],
+                "toolConfig": {"tools": [{"toolSpec": {}}, {"cachePoint": {"type": "default"}}]}}),
         ] {
             let bounds = parse(&body);
             assert_eq!((bounds.unbounded, bounds.images), (None, 0), "{body}");

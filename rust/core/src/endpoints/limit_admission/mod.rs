@@ -1,6 +1,7 @@
 //! Checks the limits of a request: numbers of requests once, everything else before each attempt at a target.
 
 mod body_bounds;
+mod body_parts;
 mod overview;
 mod usage_bounds;
 
@@ -23,7 +24,7 @@ use crate::{
     limits::{
         limiter::Limiter,
         now_ms,
-        request_holds::{HoldRequest, LimitStage, Rejection, RequestHolds},
+        request_holds::{HoldRequest, LimitStage, Rejection, RequestHolds, RequestUsage},
         rule::{Enforcement, LimitRule, LimitSubject, Measure, ObjectNames, OwnerKind, TargetSubject},
         window::LimitWindow,
     },
@@ -141,9 +142,10 @@ pub(crate) async fn admit_attempt(
     let mut turn = AcquireTurn::new(&state.limiter);
     let (admission, cap) = loop {
         let subject = limit_subject(client_request, &target.caller, log, Some(target_subject));
-        let cap =
-            parameter.and_then(|_| affordable_tokens(&state.limiter, &rule_sets, &subject, &bounds.highest(), &prices));
-        bounds.output_tokens = set_tokens.or(cap);
+        let cap = parameter.and_then(|_| affordable_tokens(&state.limiter, &rule_sets, &subject, &bounds, &prices));
+        if set_tokens.is_none() {
+            bounds.limit_each_response(cap);
+        }
         let amount = |rule: &LimitRule, limiter: &Limiter, group: &str| bounds.amount(rule, limiter, group, &prices);
         let request =
             HoldRequest { stage: LimitStage::Attempt, subject: &subject, amount: &amount, is_last: turn.is_last };
@@ -162,6 +164,21 @@ pub(crate) async fn admit_attempt(
         }
         _ => body,
     })
+}
+
+/// Reserves what a session has used so far.
+///
+/// # Errors
+/// If nothing is left of a budget, so that the session must end.
+pub(crate) async fn extend_attempt(state: &GatewayState, log: &mut RequestLog, usage: RequestUsage) -> Result<()> {
+    let Some(holds) = log.limits.as_mut() else { return Ok(()) };
+    let mut turn = AcquireTurn::new(&state.limiter);
+    loop {
+        match holds.extend_attempt(usage, turn.is_last, now_ms()) {
+            Err(rejection) if !turn.is_last => turn.acquire(&state.limiter, &rejection).await,
+            extended => return extended.map_err(|rejection| rejection_error(&rejection, None, now_ms())),
+        }
+    }
 }
 
 /// How an attempt sends its request.
@@ -226,15 +243,16 @@ fn output_parameter(client_request: &ClientRequest<'_>, target: &Target<'_>) -> 
     }
 }
 
-/// Returns how many tokens of a response the hard budgets of a request allow. `None` if no hard budget applies, or if
-/// nothing is left.
+/// Returns how many tokens the hard budgets of a request allow for each response. `None` if no hard budget applies, or
+/// if nothing is left.
 fn affordable_tokens<const COUNT: usize>(
     limiter: &Limiter,
     rule_sets: &[Option<&Arc<[LimitRule]>>; COUNT],
     subject: &LimitSubject<'_>,
-    most: &HighestUsage<'_>,
+    bounds: &UsageBounds,
     prices: &AttemptPrices<'_>,
 ) -> Option<u64> {
+    let most = &bounds.highest();
     let rules = rule_sets.iter().flatten().flat_map(|rules| rules.iter());
     let hard = rules.filter(|rule| rule.enforcement == Enforcement::Hard && rule.measure != Measure::Requests);
     let affordable = hard.filter_map(|rule| {
@@ -248,7 +266,7 @@ fn affordable_tokens<const COUNT: usize>(
     let affordable = affordable.min()?;
     // One request does not reserve everything that is left, unless little is left.
     let share = (affordable / HELD_FRACTION).clamp(MIN_HELD_TOKENS, MAX_OUTPUT_TOKENS);
-    Some(affordable.min(share)).filter(|tokens| *tokens > 0)
+    Some(affordable.min(share) / bounds.choices()).filter(|tokens| *tokens > 0)
 }
 
 /// Returns the number of response tokens that `left` nano-dollars pay for, after the other costs of the request.

@@ -38,8 +38,8 @@ pub(crate) async fn describe_limits(
     let prices = attempt_prices(target, log);
     let subject = limit_subject(client_request, &target.caller, log, Some(target_subject(target, log)));
     if bounds.output_tokens.is_none() && output_parameter(client_request, target).is_some() {
-        bounds.output_tokens =
-            super::affordable_tokens(&state.limiter, &rule_sets, &subject, &bounds.highest(), &prices);
+        let cap = super::affordable_tokens(&state.limiter, &rule_sets, &subject, &bounds, &prices);
+        bounds.limit_each_response(cap);
     }
     let rules = rule_sets.into_iter().flatten().flat_map(|rules: &Arc<[LimitRule]>| rules.iter());
     let statuses = rules.filter_map(|rule| {

@@ -79,6 +79,8 @@ pub struct UsageBounds {
     pub extra_input: u64,
     /// Maximum number of tokens of all responses together. `None` if the request sets no limit.
     pub output_tokens: Option<u64>,
+    /// Number of responses to all prompts.
+    choices: u64,
     rankings: u64,
     images: Option<Box<ImageParams>>,
     /// Description of the part of the request whose usage has no bound, for the error message.
@@ -96,23 +98,19 @@ impl UsageBounds {
         if is_socket || operation == Operation::Realtime {
             return Self::unbounded("a session over a WebSocket");
         }
+        let coding = client_request.head.headers.get_str("content-encoding");
+        if coding.is_some_and(|coding| !coding.eq_ignore_ascii_case("identity")) {
+            return Self::unbounded("a compressed body");
+        }
         match operation {
-            _ if operation.is_embedding() => Self::of_text(length.unwrap_or(0), Some(0)),
-            _ if operation.is_chat() => {
-                let Body::Complete(bytes) = body else { return Self::unbounded("a body that is streamed") };
-                if bytes.len() <= MAX_INLINE_PEEK_BYTES {
-                    return Self::from_body(bytes.len() as u64, &BodyBounds::parse(bytes));
-                }
-                let copy = bytes.clone();
-                match tokio::task::spawn_blocking(move || BodyBounds::parse(&copy)).await {
-                    Ok(bounds) => Self::from_body(bytes.len() as u64, &bounds),
-                    Err(_) => Self::unbounded("a body that could not be read"),
-                }
-            }
+            _ if operation.is_embedding() => Self::of_json(body, Some(0)).await,
+            _ if operation.is_chat() => Self::of_json(body, None).await,
             Operation::ImageGenerate => {
-                let images = ImageParams::from_json(body.complete_bytes());
+                let mut images = ImageParams::from_json(body.complete_bytes());
+                let (bounds, parsed) = Self::parse(body).await;
+                images.count = images.count.max(parsed.responses());
                 let output = images.count.max(1).saturating_mul(MAX_GENERATED_IMAGE_TOKENS);
-                Self { images: Some(Box::new(images)), ..Self::of_text(length.unwrap_or(0), Some(output)) }
+                Self { images: Some(Box::new(images)), output_tokens: Some(output), ..bounds }
             }
             Operation::ImageEdit => {
                 let input = MAX_EDITED_IMAGES * MAX_IMAGE_TOKENS + MAX_EDIT_TEXT_TOKENS;
@@ -123,18 +121,19 @@ impl UsageBounds {
                 Self { images: Some(Box::new(images)), ..bounds }
             }
             Operation::CreateSpeech => {
-                let bytes = length.unwrap_or(0);
-                Self::of_text(bytes, Some(bytes.saturating_mul(SPEECH_TOKENS_PER_BYTE)))
+                let bounds = Self::of_json(body, Some(0)).await;
+                let output = bounds.input_bytes.saturating_mul(SPEECH_TOKENS_PER_BYTE);
+                Self { output_tokens: Some(output), ..bounds }
             }
             Operation::CreateTranscription | Operation::CreateTranslation => match length {
                 Some(bytes) => Self::of_text(bytes, Some(bytes)),
                 None => Self::unbounded("a recording without `content-length`"),
             },
             Operation::Rerank => {
-                let bytes = length.unwrap_or(0);
-                Self { rankings: 1 + bytes / MIN_BYTES_PER_BILLED_QUERY, ..Self::of_text(bytes, Some(0)) }
+                let bounds = Self::of_json(body, Some(0)).await;
+                Self { rankings: 1 + bounds.input_bytes / MIN_BYTES_PER_BILLED_QUERY, ..bounds }
             }
-            Operation::Moderate => Self::of_text(length.unwrap_or(0), Some(0)),
+            Operation::Moderate => Self::of_json(body, Some(0)).await,
             _ if uses_nothing(client_request, operation) => Self { output_tokens: Some(0), ..Self::default() },
             Operation::CreateBatch | Operation::CreateBatchJob => Self::unbounded("a batch that a provider runs"),
             Operation::CreateFinetune => Self::unbounded("a fine-tuning job"),
@@ -142,13 +141,35 @@ impl UsageBounds {
         }
     }
 
-    fn from_body(input_bytes: u64, body: &BodyBounds) -> Self {
-        let tools = if body.has_tools { MAX_TOOL_PROMPT_TOKENS } else { 0 };
-        Self {
-            extra_input: body.images.saturating_mul(MAX_IMAGE_TOKENS).saturating_add(tools),
-            unbounded: body.unbounded.clone(),
-            ..Self::of_text(input_bytes, body.output_tokens())
-        }
+    /// Returns the bounds of a JSON body. `output_tokens` is the maximum that the operation sets, if it does.
+    async fn of_json(body: &Body, output_tokens: Option<u64>) -> Self {
+        let (bounds, parsed) = Self::parse(body).await;
+        Self { output_tokens: output_tokens.or_else(|| parsed.output_tokens()), ..bounds }
+    }
+
+    /// Reads a JSON body, and returns the bounds of its input too.
+    async fn parse(body: &Body) -> (Self, BodyBounds) {
+        let Body::Complete(bytes) = body else {
+            return (Self::unbounded("a body that is streamed"), BodyBounds::default());
+        };
+        let parsed = if bytes.len() <= MAX_INLINE_PEEK_BYTES {
+            BodyBounds::parse(bytes)
+        } else {
+            let copy = bytes.clone();
+            match tokio::task::spawn_blocking(move || BodyBounds::parse(&copy)).await {
+                Ok(parsed) => parsed,
+                Err(_) => return (Self::unbounded("a body that could not be read"), BodyBounds::default()),
+            }
+        };
+        let tools = if parsed.has_tools { MAX_TOOL_PROMPT_TOKENS } else { 0 };
+        let bounds = Self {
+            input_bytes: bytes.len() as u64,
+            extra_input: parsed.images.saturating_mul(MAX_IMAGE_TOKENS).saturating_add(tools),
+            choices: parsed.responses(),
+            unbounded: parsed.unbounded.clone(),
+            ..Self::default()
+        };
+        (bounds, parsed)
     }
 
     fn of_text(input_bytes: u64, output_tokens: Option<u64>) -> Self {
@@ -159,11 +180,21 @@ impl UsageBounds {
         Self { unbounded: Some(what.into()), ..Self::default() }
     }
 
+    /// Sets the maximum tokens of each response.
+    pub fn limit_each_response(&mut self, tokens: Option<u64>) {
+        self.output_tokens = tokens.map(|tokens| tokens.saturating_mul(self.choices()));
+    }
+
+    /// Returns the number of responses to all prompts.
+    pub fn choices(&self) -> u64 {
+        self.choices.max(1)
+    }
+
     /// Returns the maximum usage of the request.
     pub fn highest(&self) -> HighestUsage<'_> {
         HighestUsage {
             input_tokens: self.input_bytes.saturating_add(self.extra_input),
-            output_tokens: self.output_tokens.unwrap_or(MAX_OUTPUT_TOKENS),
+            output_tokens: self.output_tokens.unwrap_or(MAX_OUTPUT_TOKENS.saturating_mul(self.choices())),
             rankings: self.rankings,
             images: self.images.as_deref(),
         }

@@ -16,6 +16,7 @@ use futures_util::{
 use penstock_llm::{operation::Operation, stream::session::SessionMeter as Meter};
 use penstock_net::{MAX_MESSAGE_BYTES, ProviderWebSocket};
 use serde::Deserialize;
+use serde_json::json;
 use tokio::{
     sync::mpsc::{Receiver, Sender},
     time::{Instant, MissedTickBehavior, interval_at, timeout},
@@ -28,6 +29,7 @@ use crate::{
         record::{Outcome, Record, SessionUsage},
         saved_models::SavedModels,
     },
+    endpoints::limit_admission,
     error::{Error, Result},
     gateway_state::GatewayState,
 };
@@ -123,6 +125,8 @@ enum SessionEnd {
     ProviderFailed(&'static str),
     /// The provider sent nothing, not even a pong, for this many milliseconds.
     ProviderTimedOut(u64),
+    /// Nothing is left of a budget that the session counts for.
+    LimitReached(Error),
     Draining,
 }
 
@@ -157,6 +161,9 @@ impl WebSocketSession {
             () = state.wait_for_drain_start() => SessionEnd::Draining,
         };
         let (client_close, provider_close) = end.close_frames();
+        if let Some(event) = end.error_event() {
+            drop(timeout(CLOSE_TIMEOUT, to.send(Message::Text(event.into()))).await);
+        }
         if let Some(frame) = client_close {
             // If the client no longer reads, the close frame is dropped after the timeout.
             drop(timeout(CLOSE_TIMEOUT, to.send(Message::Close(Some(frame)))).await);
@@ -180,14 +187,40 @@ impl WebSocketSession {
             record.log.billing.tariff = record.log.billing.tariff.for_other_model(&model);
             record.log.model = model;
         }
-        let usage = meter.total_usage();
-        let Meter { usage: rest, other_models: others, .. } = meter;
-        record.log.billing.session_usage = (!others.is_empty()).then(|| Box::new(SessionUsage { main: rest, others }));
-        record.finish(usage, None, outcome);
+        set_session_usage(&mut record, &meter);
+        record.finish(meter.total_usage(), None, outcome);
     }
 }
 
+/// Sets the usage of each model of a session.
+fn set_session_usage(record: &mut Record, meter: &Meter) {
+    let others = meter.other_models.clone();
+    record.log.billing.session_usage =
+        (!others.is_empty()).then(|| Box::new(SessionUsage { main: meter.usage, others }));
+}
+
+/// Reserves what a session has used so far.
+///
+/// # Errors
+/// If nothing is left of a budget.
+async fn extend_limits(state: &GatewayState, record: &mut Record, meter: &Meter) -> Result<()> {
+    if record.log.limits.is_none() {
+        return Ok(());
+    }
+    record.log.billing.usage = meter.total_usage();
+    set_session_usage(record, meter);
+    let usage = record.usage_so_far();
+    limit_admission::extend_attempt(state, &mut record.log, usage).await
+}
+
 impl SessionEnd {
+    /// Returns the event that tells the client the reason, before the connection closes.
+    fn error_event(&self) -> Option<String> {
+        let Self::LimitReached(error) = self else { return None };
+        let details = json!({"type": "invalid_request_error", "code": error.code(), "message": error.to_string()});
+        Some(json!({"type": "error", "error": details}).to_string())
+    }
+
     /// Returns the close frames for the client and for the provider, in this order.
     fn close_frames(&self) -> (Option<CloseFrame>, Option<CloseFrame>) {
         let frame = |code, reason: &str| Some(CloseFrame { code, reason: reason.into() });
@@ -205,6 +238,10 @@ impl SessionEnd {
             Self::ClosedByProvider(frame) => (frame.clone().and_then(filter_sendable), None),
             Self::ProviderFailed(why) => (frame(CloseCode::Error, why), None),
             Self::ProviderTimedOut(_) => (frame(CloseCode::Error, "the provider does not respond"), None),
+            Self::LimitReached(_) => (
+                frame(CloseCode::Policy, "the budget of this session is used up"),
+                frame(CloseCode::Away, "the gateway closed the client's connection"),
+            ),
             Self::Draining => (
                 frame(CloseCode::Restart, "the gateway is restarting"),
                 frame(CloseCode::Away, "the gateway is restarting"),
@@ -219,6 +256,7 @@ impl SessionEnd {
             Self::ClientDisconnected => (Outcome::Aborted, None),
             Self::MessageTooLarge => (Outcome::Refused, Some(Error::BodyTooLarge { limit: MAX_MESSAGE_BYTES }.code())),
             Self::MessageDenied(error) => (Outcome::Refused, Some(error.code())),
+            Self::LimitReached(error) => (Outcome::Truncated, Some(error.code())),
             Self::ClosedByProvider(frame) => {
                 let is_good = frame
                     .as_ref()
@@ -290,7 +328,14 @@ async fn relay_to_client(
     record: &mut Record,
 ) -> SessionEnd {
     let stall = Duration::from_millis(state.settings.write_stall_ms);
+    let mut used = None;
     loop {
+        if meter.total_usage() != used {
+            used = meter.total_usage();
+            if let Err(error) = Box::pin(extend_limits(state, record, meter)).await {
+                return SessionEnd::LimitReached(error);
+            }
+        }
         let message = match into.next().await {
             Some(Ok(message)) => message,
             Some(Err(tungstenite::Error::Capacity(CapacityError::MessageTooLong { .. }))) => {

@@ -26,8 +26,8 @@ use self::{
 use super::{
     MAX_GROUPS, OTHER_GROUPS,
     counter::{Amount, RecordedUsage},
+    hold::{Hold, Remaining, RuleRef},
     limit_metrics::{HELD_SHOWN_MS, MAX_HELD_SHOWN},
-    limiter::{Hold, Remaining, RuleRef},
     node_counters::NodeCounters,
     now_ms as current_ms,
     rule::LimitRule,

@@ -9,7 +9,8 @@ use std::{
 };
 
 use penstock_core::limits::{
-    limiter::{Hold, Limiter, RuleRef},
+    hold::{Hold, RuleRef},
+    limiter::Limiter,
     now_ms,
     rule::WorkspaceLimits,
 };

@@ -13,7 +13,8 @@ from litestar.params import JSONBody
 
 from penstock import app as module
 from penstock import resources
-from penstock.app import check_guards, create_app
+from penstock.app import create_app, error_responses, routers
+from penstock.app.routers import check_guards
 from penstock.authorization import allow_anyone
 from penstock.errors import ConflictError, Problem, StartupError
 from penstock.listen import open_metrics_listener
@@ -127,7 +128,7 @@ def test_own_errors_are_shown_and_defects_only_logged(caplog: pytest.LogCaptureF
 
     app = Litestar(
         [raise_conflict, raise_defect, parse_body],
-        exception_handlers={Exception: module.render_error},
+        exception_handlers={Exception: error_responses.render_error},
         logging_config=None,
     )
     first = asyncio.run(send_request(app, "GET", "/known"))
@@ -269,7 +270,7 @@ def test_every_operation_and_field_is_described():
 
 
 def test_every_resource_module_has_routes_below_each_of_its_prefixes():
-    router = module.build_router(resources.module_names())
+    router = routers.build_router(resources.module_names())
     handlers = {route.path: getattr(route, "route_handlers", ()) for route in router.routes}
     assert handlers.keys() >= {"/v1/health", "/v1/version", "/metrics", "/dataservice/metrics"}
     # Each of the other paths would need the memory of a handler.

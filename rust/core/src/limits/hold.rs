@@ -1,0 +1,42 @@
+//! Amount of a limit that a request holds, and what the limit leaves for further requests.
+
+use std::sync::Arc;
+
+use super::rule::LimitRule;
+
+/// Reference to one of the limits of an object.
+#[derive(Debug, Clone)]
+pub struct RuleRef {
+    pub rules: Arc<[LimitRule]>,
+    pub index: usize,
+}
+
+impl std::ops::Deref for RuleRef {
+    type Target = LimitRule;
+
+    fn deref(&self) -> &LimitRule {
+        &self.rules[self.index]
+    }
+}
+
+/// Amount of a limit that a request has taken. It must be settled, or stays taken until the window ends.
+#[derive(Debug)]
+pub struct Hold {
+    pub rule: RuleRef,
+    pub group: Box<str>,
+    pub amount: u64,
+    /// Start of the window in which it was taken.
+    pub start_ms: u64,
+}
+
+/// What a limit leaves for further requests, as far as this worker knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Remaining {
+    pub left: u64,
+    /// Amount that requests of all workers hold, and that other workers have taken in advance. They may use less.
+    pub held: u64,
+    /// When the count starts again. `None`: never.
+    pub reset_ms: Option<u64>,
+    /// True if the node's counters cannot be reached, so that this worker admits only its share.
+    pub is_share: bool,
+}

@@ -1,0 +1,95 @@
+//! Lease of one limit and group value in one worker: the part of the node's counter that this worker may use.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::limits::{counter::WorkerReport, recent::RecentAmounts, rule::LimitRule, window::LimitWindow};
+
+/// State of one limit and group value in this worker.
+#[derive(Debug)]
+pub(super) struct Lease {
+    pub counter_id: Box<str>,
+    pub group: Box<str>,
+    pub window: LimitWindow,
+    /// Limit of the last request.
+    pub limit: u64,
+    pub start_ms: u64,
+    pub end_ms: u64,
+    /// Amount that this worker has taken from the node's counter and not used yet.
+    pub free: u64,
+    /// Amount that requests of this worker hold.
+    pub held: u64,
+    /// Amount that other workers held when this worker last read the node's counter.
+    pub held_by_others: u64,
+    /// Amount that requests used beyond their holds, not reported yet.
+    pub exceeded: u64,
+    /// Amount that was taken without the node's counter, or not reported because the counter was unavailable.
+    pub unreported: u64,
+    /// Amount that was left in the node's counter, without `free`.
+    pub left: u64,
+    /// Amount that was left in the node's counter when this worker last read it.
+    pub known_left: u64,
+    pub is_share: bool,
+    /// True if what this worker holds has changed since its last report.
+    pub is_changed: bool,
+    pub used_ms: u64,
+    pub recent: RecentAmounts,
+}
+
+impl Lease {
+    pub fn new(rule: &LimitRule, group: &str) -> Self {
+        Self {
+            counter_id: rule.counter_id.clone(),
+            group: group.into(),
+            window: rule.window,
+            limit: rule.limit,
+            start_ms: 0,
+            end_ms: 0,
+            free: 0,
+            held: 0,
+            held_by_others: 0,
+            exceeded: 0,
+            unreported: 0,
+            left: rule.limit,
+            known_left: rule.limit,
+            is_share: false,
+            is_changed: false,
+            used_ms: 0,
+            recent: RecentAmounts::default(),
+        }
+    }
+
+    pub fn report(&mut self) -> WorkerReport {
+        let exceeded = self.exceeded.saturating_add(self.unreported);
+        let report = WorkerReport { returned: self.free, exceeded, held: self.held };
+        (self.free, self.exceeded, self.unreported, self.is_changed) = (0, 0, 0, false);
+        report
+    }
+
+    /// Returns the amount that requests of all workers hold.
+    pub fn held_by_all(&self) -> u64 {
+        self.held.saturating_add(self.held_by_others)
+    }
+
+    pub fn has_report(&self) -> bool {
+        self.free > 0 || self.must_report()
+    }
+
+    /// Returns true if the node's counter lacks amounts that requests used.
+    pub fn must_report(&self) -> bool {
+        self.exceeded > 0 || self.unreported > 0
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Leases {
+    pub by_hash: HashMap<u64, Lease>,
+    /// Leases that may have to be reported.
+    pub active: HashSet<u64>,
+    pub group_counts: HashMap<Box<str>, usize>,
+}
+
+impl Leases {
+    pub fn lease(&mut self, hash: u64, rule: &LimitRule, group: &str) -> &mut Lease {
+        self.by_hash.entry(hash).or_insert_with(|| Lease::new(rule, group))
+    }
+}

@@ -1,0 +1,133 @@
+//! What a worker takes from the node's counters and returns to them: leases, reports of what requests used, and its
+//! share of a limit while the counters cannot be reached.
+
+use super::{
+    Limiter,
+    lease::{Lease, Leases},
+};
+use crate::limits::{
+    counter::{Amount, WorkerReport},
+    now_ms as current_ms,
+    rule::LimitRule,
+    window::WindowPart,
+};
+
+/// Time after which a worker removes an unused counter from its memory. The node's counter stays.
+const FORGET_AFTER_MS: u64 = 10 * 60 * 1000;
+
+impl Limiter {
+    /// Returns unused amounts and reports used ones. It must run a few times in a second, and reads only counters that
+    /// changed since the last time.
+    pub fn report_all(&self, now_ms: u64) {
+        let mut leases = self.lock();
+        let Leases { by_hash, active, .. } = &mut *leases;
+        active.retain(|hash| {
+            let Some(lease) = by_hash.get_mut(hash) else { return false };
+            if lease.is_changed || lease.has_report() && (now_ms >= lease.end_ms || lease.must_report()) {
+                let (start_ms, report) = (lease.start_ms, lease.report());
+                self.report(lease, start_ms, report, now_ms);
+            }
+            lease.has_report()
+        });
+    }
+
+    /// Forgets counters that were not used for a while.
+    pub fn forget_unused(&self, now_ms: u64) {
+        if let Some(cluster) = &self.cluster {
+            return cluster.forget_unused(now_ms);
+        }
+        let mut leases = self.lock();
+        let Leases { by_hash, group_counts, .. } = &mut *leases;
+        by_hash.retain(|_, lease| {
+            let is_kept = lease.held > 0 || lease.has_report() || now_ms < lease.used_ms + FORGET_AFTER_MS;
+            if !is_kept && let Some(count) = group_counts.get_mut(&lease.counter_id) {
+                *count = count.saturating_sub(1);
+            }
+            is_kept
+        });
+        group_counts.retain(|_, count| *count > 0);
+    }
+
+    /// Does what `report_all` does, in Redis if that is configured. With `is_last`, returns everything that is not
+    /// used.
+    pub async fn report_shared(&self, is_last: bool) {
+        match &self.cluster {
+            Some(cluster) => cluster.report(&self.counters, current_ms(), is_last).await,
+            None if is_last => self.return_all(current_ms()),
+            None => self.report_all(current_ms()),
+        }
+    }
+
+    /// Returns all unused amounts, because this worker ends.
+    pub fn return_all(&self, now_ms: u64) {
+        for lease in self.lock().by_hash.values_mut() {
+            let (start_ms, report) = (lease.start_ms, lease.report());
+            self.report(lease, start_ms, report, now_ms);
+        }
+    }
+
+    /// Removes the node's counters of past windows.
+    pub fn remove_past(&self, now_ms: u64) {
+        if self.counters.remove_past(now_ms).is_err() {
+            self.metrics.counter_failures.add(1);
+        }
+    }
+
+    /// Starts the next part of time. In a sliding window, first reports the amounts of the previous part.
+    pub(super) fn start_part(&self, lease: &mut Lease, part: &WindowPart, limit: u64, now_ms: u64) {
+        if lease.has_report() && lease.window.sliding_part_ms() > 0 {
+            let (start_ms, report) = (lease.start_ms, lease.report());
+            self.report(lease, start_ms, report, now_ms);
+        }
+        (lease.start_ms, lease.end_ms) = (part.start_ms, 0);
+        (lease.free, lease.held, lease.exceeded, lease.unreported) = (0, 0, 0, 0);
+        (lease.left, lease.known_left, lease.held_by_others) = (limit, limit, 0);
+    }
+
+    /// Takes a new lease from the node's counter. If that is unavailable, takes from this worker's share of the limit.
+    pub(super) fn renew(&self, lease: &mut Lease, rule: &LimitRule, part: &WindowPart, requested: Amount, now_ms: u64) {
+        let (worker, window) = (self.worker, rule.window);
+        let (start_ms, report) = (lease.start_ms, lease.report());
+        self.metrics.counter_updates.add(1);
+        let granted = self.counters.update(&lease.counter_id, &lease.group, window, |counter| {
+            counter.settle(window, now_ms, start_ms, worker, report);
+            let grant = counter.take(window, now_ms, rule.limit, worker, requested);
+            (grant, counter.held_by_others(worker))
+        });
+        lease.is_share = granted.is_err();
+        if let Ok((grant, held_by_others)) = &granted {
+            (lease.known_left, lease.held_by_others) = (grant.left, *held_by_others);
+        }
+        let granted = granted.map(|(grant, _)| grant).or_else(|_| {
+            self.metrics.counter_failures.add(1);
+            // Each worker may use its part of what was left.
+            let share = lease.known_left / self.worker_count;
+            // A request may need more than the whole share, which must not reject it for as long as the counter is away.
+            let requested = if rule.is_budget() { requested } else { Amount::at_most(requested.amount) };
+            let grant = self.shares.update(&lease.counter_id, &lease.group, window, |counter| {
+                counter.take(window, now_ms, share, worker, requested)
+            });
+            lease.unreported = report.exceeded.saturating_add(grant.as_ref().map_or(0, |grant| grant.amount));
+            lease.free = report.returned;
+            grant
+        });
+        if let Ok(grant) = granted {
+            lease.free = lease.free.saturating_add(grant.amount);
+            (lease.left, lease.end_ms) = (grant.left, part.lease_end_ms);
+        }
+    }
+
+    pub(super) fn report(&self, lease: &mut Lease, start_ms: u64, report: WorkerReport, now_ms: u64) {
+        self.metrics.counter_updates.add(1);
+        let reported = self.counters.update(&lease.counter_id, &lease.group, lease.window, |counter| {
+            counter.settle(lease.window, now_ms, start_ms, self.worker, report);
+        });
+        if reported.is_err() {
+            self.metrics.counter_failures.add(1);
+            if start_ms == lease.start_ms {
+                lease.unreported = lease.unreported.saturating_add(report.exceeded);
+                lease.free = lease.free.saturating_add(report.returned);
+            }
+        }
+    }
+}

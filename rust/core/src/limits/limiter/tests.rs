@@ -1,0 +1,121 @@
+//! Tests of the limits of one worker, and of the workers of one node.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::limits::{hold::Remaining, rule::WorkspaceLimits};
+
+const NOW: u64 = 1_795_612_440_000;
+
+fn rule(fields: &Value) -> RuleRef {
+    let mut row = json!({"id": "l", "owner": {"kind": "policy", "id": "p", "slug": "p"}, "type": "requests",
+        "limit": 10});
+    row.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    let mut problems = Vec::new();
+    let limits = WorkspaceLimits::compile(serde_json::from_value(json!([row])).unwrap(), "$", &mut problems);
+    assert_eq!(problems, []);
+    RuleRef { rules: limits.all.unwrap(), index: 0 }
+}
+
+fn limiter() -> Limiter {
+    Limiter::new(NodeCounters::new(None), 1, 1)
+}
+
+#[test]
+fn admits_exactly_the_limit_in_each_window() {
+    let (limiter, rule) = (limiter(), rule(&json!({"window": {"unit": "second"}})));
+    let admitted = |now| (0..20).filter(|_| limiter.take(rule.clone(), "", 1, now).is_ok()).count();
+    assert_eq!((admitted(NOW), admitted(NOW + 999), admitted(NOW + 1000)), (10, 0, 10));
+    let remaining = limiter.take(rule.clone(), "", 1, NOW + 1500).unwrap_err();
+    assert_eq!(remaining, Remaining { left: 0, held: 10, reset_ms: Some(NOW + 2000), is_share: false });
+}
+
+#[test]
+fn groups_do_not_share_a_limit() {
+    let (limiter, rule) = (limiter(), rule(&json!({"window": {"unit": "minute"}, "limit": 1})));
+    assert!(limiter.take(rule.clone(), "a", 1, NOW).is_ok() && limiter.take(rule.clone(), "b", 1, NOW).is_ok());
+    assert!(limiter.take(rule.clone(), "a", 1, NOW).is_err());
+}
+
+#[test]
+fn what_a_request_does_not_use_is_left_for_others() {
+    let (limiter, rule) = (limiter(), rule(&json!({"period": {"start": 1}, "type": "tokens", "limit": 100})));
+    let (hold, _) = limiter.take(rule.clone(), "", 90, NOW).unwrap();
+    // The next request gets what is left, and a third one nothing.
+    let (rest, _) = limiter.take(rule.clone(), "", 20, NOW).unwrap();
+    assert_eq!(rest.amount, 10);
+    assert!(limiter.take(rule.clone(), "", 1, NOW).is_err());
+    limiter.settle(&rest, 0, NOW + 4);
+    limiter.settle(&hold, 30, NOW + 5);
+    let (second, remaining) = limiter.take(rule.clone(), "", 70, NOW + 10).unwrap();
+    assert_eq!(remaining.left, 0);
+    limiter.settle(&second, 75, NOW + 20);
+    limiter.report_all(NOW + 30);
+    assert_eq!(limiter.remaining(&rule, "", NOW + 40).left, 0);
+    assert_eq!(limiter.estimate(&rule, ""), Some(75));
+}
+
+#[test]
+fn requests_that_cost_nothing_are_rejected_too_when_nothing_is_left() {
+    let (limiter, rule) = (limiter(), rule(&json!({"period": {"start": 1}, "type": "cost", "limit": 5})));
+    let (hold, _) = limiter.take(rule.clone(), "", 0, NOW).unwrap();
+    limiter.settle(&hold, 0, NOW);
+    let (all, _) = limiter.take(rule.clone(), "", 5, NOW).unwrap();
+    assert_eq!(all.amount, 5);
+    assert!(limiter.take(rule, "", 0, NOW).is_err());
+}
+
+#[test]
+fn a_changed_window_counts_anew() {
+    let limiter = limiter();
+    let with = |unit| rule(&json!({"window": {"unit": unit}, "limit": 1}));
+    assert!(limiter.take(with("minute"), "", 1, NOW).is_ok() && limiter.take(with("minute"), "", 1, NOW).is_err());
+    assert!(limiter.take(with("day"), "", 1, NOW).is_ok() && limiter.take(with("day"), "", 1, NOW).is_err());
+}
+
+#[test]
+fn workers_share_what_others_return() {
+    let counters = || NodeCounters::new(Some(&std::env::temp_dir().join("penstock-limiter-test")));
+    let id = format!("{:x}", fastrand::u128(..));
+    let rule =
+        rule(&json!({"id": id, "period": {"start": 1}, "type": "tokens", "limit": 10_000, "enforcement": "hard"}));
+    let (first, other) = (Limiter::new(counters(), 1, 2), Limiter::new(counters(), 2, 2));
+    let (hold, _) = first.take(rule.clone(), "", 10, NOW).unwrap();
+    // The first worker has taken a hundredth in advance.
+    let remaining = other.take(rule.clone(), "", 9_901, NOW).unwrap_err();
+    assert_eq!((remaining.left, remaining.held), (9_900, 100));
+    first.settle(&hold, 10, NOW);
+    first.report_all(NOW + 1500);
+    assert!(other.take(rule.clone(), "", 9_990, NOW + 1600).is_ok());
+    assert!(other.take(rule.clone(), "", 1, NOW + 1600).is_err());
+}
+
+#[test]
+fn a_worker_that_cannot_reach_the_counters_admits_its_share() {
+    let limiter = Limiter::new(NodeCounters::new(Some("/proc/penstock".as_ref())), 1, 2);
+    let rule = rule(&json!({"window": {"unit": "minute"}}));
+    let admitted = (0..20).filter(|_| limiter.take(rule.clone(), "", 1, NOW).is_ok()).count();
+    assert_eq!(admitted, 5);
+    assert!(limiter.take(rule, "", 1, NOW).unwrap_err().is_share);
+    assert!(limiter.metrics.counter_failures.get() > 0);
+}
+
+#[test]
+fn amounts_that_were_taken_without_the_counters_count_once_they_are_reached() {
+    let folder = std::env::temp_dir().join(format!("penstock-limiter-{:x}", fastrand::u128(..)));
+    // A file in the place of the folder makes it unreachable.
+    std::fs::write(&folder, "").unwrap();
+    let limiter = Limiter::new(NodeCounters::new(Some(&folder)), 1, 2);
+    let rule = rule(&json!({"window": {"unit": "minute"}}));
+    let admit = |count: usize| (0..count).filter(|_| limiter.take(rule.clone(), "", 1, NOW).is_ok()).count();
+    assert_eq!(admit(3), 3);
+    let (hold, _) = limiter.take(rule.clone(), "", 1, NOW).unwrap();
+    limiter.settle(&hold, 2, NOW);
+    limiter.report_all(NOW);
+    std::fs::remove_file(&folder).unwrap();
+    assert_eq!(limiter.remaining(&rule, "", NOW).left, 10);
+    limiter.report_all(NOW);
+    assert_eq!(limiter.remaining(&rule, "", NOW).left, 5);
+    assert_eq!(admit(20), 5);
+    std::fs::remove_dir_all(&folder).unwrap();
+}
