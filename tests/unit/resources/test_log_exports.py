@@ -147,6 +147,7 @@ def test_only_drafts_can_be_changed_and_stopped_exports_start_again(bootstrapped
 
 def test_page_of_a_large_export_has_its_rows(bootstrapped_url: Secret, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("penstock.jobs.log_exports.PAGE_SIZE", 3)
+    monkeypatch.setattr("penstock.jobs.log_exports.SKIPPED_PAGE_SIZE", 4)
     monkeypatch.setattr("penstock.jobs.log_exports.MAX_ROWS", 8)
 
     async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
@@ -157,12 +158,51 @@ def test_page_of_a_large_export_has_its_rows(bootstrapped_url: Secret, tmp_path:
                 ({}, created[:8]),
                 ({"page_size": 4, "current_page": 1}, created[4:8]),
                 ({"page_size": 4, "current_page": 2}, created[8:]),
+                ({"page_size": 9, "current_page": 1}, created[9:]),
             ):
                 export_id = await create_export(client, filters=filters, requested_data=["id"])
                 await client.request_ok("POST", f"logs/exports/{export_id}/start")
                 done = await wait_for_status(client, export_id, "success", "failed")
                 assert done["total_records"] == len(expected)
                 assert [row["id"] for row in await download(api, client, export_id)] == expected
+
+    run_logged(bootstrapped_url, tmp_path, scenario)
+
+
+def test_one_workspace_does_not_hold_up_the_exports_of_others(bootstrapped_url: Secret, tmp_path: Path):
+    async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
+        busy_home, busy = await create_exporting_key(api, "busy")
+        other_home, other = await create_exporting_key(api, "other")
+        logs.record(**busy_home)
+        logs.record(**other_home)
+        order: list[str] = []
+        exports = [await create_export(busy, requested_data=["id"]) for _ in range(4)]
+        late = await create_export(other, requested_data=["id"])
+        for client, export_id in [*((busy, each) for each in exports), (other, late)]:
+            await client.request_ok("POST", f"logs/exports/{export_id}/start")
+        exporter = api.dependency("log_exporter")
+        while row := await exporter._claim_next():
+            order.append(row["id"])
+        assert order == [exports[0], late, *exports[1:]]
+
+    run_logged(bootstrapped_url, tmp_path, scenario)
+
+
+def test_few_bodies_are_in_memory_at_once(bootstrapped_url: Secret, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("penstock.jobs.log_exports.CONCURRENT_BODIES", 2)
+
+    async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
+        home, client = await create_exporting_key(api)
+        for number in range(5):
+            logs.record(({"n": number}, {"r": number}), **home, after=timedelta(seconds=number))
+        export_id = await create_export(client, requested_data=["request", "response"])
+        await client.request_ok("POST", f"logs/exports/{export_id}/start")
+        exporter = api.dependency("log_exporter")
+        row = await exporter._claim_next()
+        chunks = [chunk async for chunk in exporter._write_rows(row, [0])]
+        assert [len(chunk.splitlines()) for chunk in chunks] == [2, 2, 1]
+        first = json.loads(chunks[0].splitlines()[0])
+        assert first == {"request": {"n": 4}, "response": {"r": 4}}
 
     run_logged(bootstrapped_url, tmp_path, scenario)
 
@@ -198,6 +238,8 @@ def test_problems_of_an_export_are_reported(bootstrapped_url: Secret, tmp_path: 
         await client.expect_error(
             400, "colour", "POST", "logs/exports", {"filters": {"colour": 1}, "requested_data": ["id"]}
         )
+        far = {"filters": {"page_size": 50_000, "current_page": 21}, "requested_data": ["id"]}
+        await client.expect_error(400, "skips 1,050,000 logs", "POST", "logs/exports", far)
         await client.expect_error(404, "no object", "GET", "logs/exports/x")
 
     run_logged(bootstrapped_url, tmp_path, scenario)
