@@ -69,7 +69,8 @@ class DuckDbFragments:
 
     def map_value(self, column: str, key: str) -> str:
         """Returns the value of a key of a map, or NULL."""
-        return f"{column}[{key}]"
+        # Takes three quarters of the time of `column[key]`.
+        return f"list_extract(map_values({column}), list_position(map_keys({column}), {key}))"
 
     def id_text(self, expression: str) -> str:
         """Converts a UUID to text."""
