@@ -9,10 +9,13 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+import duckdb
+import pandas as pd
 import pytest
 from sqlalchemy import select, update
 
 from penstock.job_loop import stop_jobs
+from penstock.kit.log_exports import EXPORT_FIELDS
 from penstock.logs.engines.protocol import LogEngineError
 from penstock.store.job_tables import files, log_exports
 from tests.unit.resources.logged import LocalLogs, open_workspace, run_logged
@@ -165,6 +168,32 @@ def test_page_of_a_large_export_has_its_rows(bootstrapped_url: Secret, tmp_path:
                 done = await wait_for_status(client, export_id, "success", "failed")
                 assert done["total_records"] == len(expected)
                 assert [row["id"] for row in await download(api, client, export_id)] == expected
+
+    run_logged(bootstrapped_url, tmp_path, scenario)
+
+
+def test_file_is_read_by_duckdb_and_pandas(bootstrapped_url: Secret, tmp_path: Path):
+    async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
+        home, client = await create_exporting_key(api)
+        odd = 'line\nbreak \u2028 "quote" 🦩 \0'
+        question = {"messages": [{"role": "user", "content": odd}]}
+        ids = [logs.record((question, {"n": 1}), **home, metadata={"team": odd}), logs.record(**home)]
+        export_id = await create_export(client, requested_data=list(EXPORT_FIELDS))
+        async with running_exporter(api):
+            await client.request_ok("POST", f"logs/exports/{export_id}/start")
+            await wait_for_status(client, export_id, "success")
+        rows = {row["id"]: row for row in await download(api, client, export_id)}
+        assert rows[ids[0]]["request"] == question
+        file = next(path for path in (tmp_path / "files").rglob("*") if path.is_file())
+        relation = duckdb.read_json(str(file), format="newline_delimited")
+        assert set(relation.columns) == set(EXPORT_FIELDS)
+        found = relation.select("id::VARCHAR, metadata.team, response_status_code, created_at").fetchall()
+        assert {row[0]: row[1:3] for row in found} == {ids[0]: (odd, 200), ids[1]: (None, 200)}
+        assert {row[3].isoformat() for row in found} == {"2026-11-20T12:00:00+00:00"}
+        frame = pd.read_json(file, lines=True).set_index("id")
+        assert frame.loc[ids[0], "request"] == question
+        assert frame["cost"].sum() == sum(row["cost"] for row in rows.values())
+        assert str(frame.loc[ids[1], "created_at"].isoformat()) == "2026-11-20T12:00:00+00:00"
 
     run_logged(bootstrapped_url, tmp_path, scenario)
 
