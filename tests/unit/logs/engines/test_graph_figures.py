@@ -131,7 +131,7 @@ POSTGRES_COLUMNS = {
     **dict.fromkeys(
         ("organisation_id", "workspace_id", "api_key_id", "user", "trace_id", "ai_org", "ai_model"), "text"
     ),
-    **dict.fromkeys(("cache_status", "cache_type", "usage", "workspace_slug"), "text"),
+    **dict.fromkeys(("cache_status", "cache_type", "usage", "workspace_slug", "prompt_version"), "text"),
     **dict.fromkeys(("response_status_code", "retry_success_count"), "integer"),
     **dict.fromkeys(("req_units", "res_units", "total_units", "cost_nanodollars"), "bigint"),
     **dict.fromkeys(("is_success", "is_fallback"), "boolean"),
@@ -192,6 +192,9 @@ class PostgresTable:
 
     def map_value(self, column: str, key: str) -> str:
         return f"({column} ->> {key})"
+
+    def id_text(self, expression: str) -> str:
+        return f"({expression})::text"
 
     def records(self, where: str, _filters: LogFilters) -> str:
         return f"(SELECT * FROM records WHERE {where})"  # noqa: S608 - of the test
