@@ -103,7 +103,7 @@ class Disturbances:
             name = "log worker" if is_log_worker(pid) else "edge" if has_usual_priority(pid) else "control"
             pids[name].append(pid)
         expected = {"edge": WORKERS, "control": 1, "log worker": 1}
-        return pids if {name: len(found) for name, found in pids.items()} == expected else None
+        return pids if {name: len(numbers) for name, numbers in pids.items()} == expected else None
 
 
 @contextlib.contextmanager

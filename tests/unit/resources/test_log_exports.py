@@ -187,9 +187,9 @@ def test_file_is_read_by_duckdb_and_pandas(bootstrapped_url: Secret, tmp_path: P
         file = next(path for path in (tmp_path / "files").rglob("*") if path.is_file())
         relation = duckdb.read_json(str(file), format="newline_delimited")
         assert set(relation.columns) == set(EXPORT_FIELDS)
-        found = relation.select("id::VARCHAR, metadata.team, response_status_code, created_at").fetchall()
-        assert {row[0]: row[1:3] for row in found} == {ids[0]: (odd, 200), ids[1]: (None, 200)}
-        assert {row[3].isoformat() for row in found} == {"2026-11-20T12:00:00+00:00"}
+        read_rows = relation.select("id::VARCHAR, metadata.team, response_status_code, created_at").fetchall()
+        assert {row[0]: row[1:3] for row in read_rows} == {ids[0]: (odd, 200), ids[1]: (None, 200)}
+        assert {row[3].isoformat() for row in read_rows} == {"2026-11-20T12:00:00+00:00"}
         frame = pd.read_json(file, lines=True).set_index("id")
         assert frame.loc[ids[0], "request"] == question
         assert frame["cost"].sum() == sum(row["cost"] for row in rows.values())
