@@ -89,13 +89,13 @@ def edge_pids(gateway: Gateway, count: int = 1) -> list[int]:
             return None
         # The control process has a lower priority, the log worker a name, and the supervisor is known.
         others = {gateway.program.pid, *filter(is_log_worker, gateway.pids())}
-        pids = [pid for pid in gateway.pids() if pid not in others and _has_usual_priority(pid)]
+        pids = [pid for pid in gateway.pids() if pid not in others and has_usual_priority(pid)]
         return sorted(pids) if len(pids) == len(response.json()["workers"]) == count else None
 
     return wait_for(f"{count} edge processes", live_pids, 15)
 
 
-def _has_usual_priority(pid: int) -> bool:
+def has_usual_priority(pid: int) -> bool:
     try:
         return os.getpriority(os.PRIO_PROCESS, pid) <= 0
     except ProcessLookupError:

@@ -10,10 +10,12 @@ import subprocess
 import sys
 import time
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import pytest
 from joserfc.jwk import ECKey
 
+from penstock.kit.log_exports import EXPORT_FIELDS
 from tests.integration import vaults as fakes
 from tests.integration.canaries import CANARIES, basic_auth, canary, find_secrets, gateway_output
 from tests.integration.canary_requests import send_tokens, use_saved_providers
@@ -427,6 +429,23 @@ def read_stored_files(folder: Path, url: str) -> dict[str, bytes]:
     return result
 
 
+def read_logs(admin: Client, workspace_id: str) -> dict[str, bytes]:
+    """Returns what the API shows of the logs, with bodies, and an export of them. Their files are compressed."""
+    query = f"workspace_slug={workspace_id}&page_size=1000"
+    rows = wait_for("the logs", lambda: admin.read(f"/v1/logs?{query}")["data"] or None, 10)
+    contents = [admin.get(f"/v1/logs/{row['id']}").body for row in rows]
+    assert any(b'"transformedRequest":{"body":{' in content for content in contents)
+    fields = {"filters": {}, "requested_data": list(EXPORT_FIELDS), "workspace_id": workspace_id}
+    path = f"/v1/logs/exports/{admin.create('/v1/logs/exports', fields)['id']}"
+    admin.create(f"{path}/start", {})
+    wait_for("the export", lambda: admin.read(path)["status"] == "success" or None, 10)
+    url = urlsplit(admin.read(f"{path}/download")["signed_url"])
+    exported = admin.get(f"{url.path}?{url.query}").body
+    assert len(exported.splitlines()) >= len(rows)
+    graphs = [admin.get(f"/v1/analytics/groups/{name}?{query}").body for name in ("model", "provider", "config")]
+    return {"logs": b"\n".join(contents), "export": exported, "analytics": b"\n".join(graphs)}
+
+
 @pytest.mark.slow(18)
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 def test_no_stored_secret_is_written_shown_or_logged(
@@ -488,6 +507,7 @@ def test_no_stored_secret_is_written_shown_or_logged(
         gateway.records(10)
         collector.wait_for_spans(10)
         sinks["OTLP"] = b"\n".join(collector.received)
+        sinks |= read_logs(admin, workspace["id"])
     vaults.stop()
     assert {200, 400, 401, 403, 409} <= {response.status for response in responses}
     sinks |= read_stored_files(folder, url)

@@ -25,7 +25,7 @@ from tests.gateway import ROOT
 from tests.integration.amazon import run_moto_program
 from tests.integration.ledger_traffic import CountingProvider
 from tests.integration.management_client import Client
-from tests.integration.serving import control_pid, edge_pids, log_worker_pid, read_metrics, run_gateway
+from tests.integration.serving import has_usual_priority, is_log_worker, read_metrics, run_gateway
 from tests.processes import wait_for
 
 if TYPE_CHECKING:
@@ -44,6 +44,8 @@ CLIENTS, WORKERS = 2, 2
 REGION, BUCKET = "eu-west-1", "bodies"
 OUTAGE_SECONDS = 2.0
 SETTLE_SECONDS = 180
+# Time in which a killed process is replaced.
+RESTART_SECONDS = 30
 MASTER_KEY = "A" * 43 + "="
 
 
@@ -56,6 +58,7 @@ class Disturbances:
         self.done: collections.Counter[str] = collections.Counter()
         self._gateway, self._outages = gateway, outages
         self._over = threading.Event()
+        self._failure: Exception | None = None
         self._chance = random.Random(25)  # noqa: S311 - the order is no secret
         self._plan = ["edge"] * KILLS + ["log worker", "control"] * (KILLS // 2) + list(outages) * max(1, KILLS // 8)
         self._chance.shuffle(self._plan)
@@ -67,26 +70,40 @@ class Disturbances:
     def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join()
+        if self._failure:
+            raise self._failure
 
     def _run(self) -> None:
-        for name in self._plan:
-            if self._over.wait(self._chance.uniform(0.2, 1.5)):
-                return
-            if name in self._outages:
-                with self._outages[name]():
-                    self._over.wait(OUTAGE_SECONDS)
-            else:
-                self._kill(name)
-            self.done[name] += 1
+        try:
+            for name in self._plan:
+                if self._over.wait(self._chance.uniform(0.2, 1.5)):
+                    return
+                if name in self._outages:
+                    with self._outages[name]():
+                        self._over.wait(OUTAGE_SECONDS)
+                else:
+                    self._kill(name)
+                self.done[name] += 1
+        except Exception as error:  # noqa: BLE001 - raised in the thread of the test
+            self._failure = error
 
     def _kill(self, name: str) -> None:
-        find: dict[str, Callable[[], int]] = {
-            "edge": lambda: self._chance.choice(edge_pids(self._gateway, WORKERS)),
-            "log worker": lambda: log_worker_pid(self._gateway),
-            "control": lambda: control_pid(self._gateway, WORKERS),
-        }
+        """Kills a process as soon as all of them run again. Asks only the system, because the gateway may be busy."""
+        started = time.monotonic()
+        pids = wait_for(f"the processes before a kill of {name}", self._find_processes, RESTART_SECONDS)
+        print(f"{name} is killed after {time.monotonic() - started:.1f} s")
         with contextlib.suppress(ProcessLookupError):
-            os.kill(find[name](), signal.SIGKILL)
+            os.kill(self._chance.choice(pids[name]), signal.SIGKILL)
+
+    def _find_processes(self) -> dict[str, list[int]] | None:
+        """Returns the pids of each kind of process; `None` if one of them does not run."""
+        pids: dict[str, list[int]] = collections.defaultdict(list)
+        for pid in self._gateway.pids().keys() - {self._gateway.program.pid}:
+            # The control process has a lower priority than the edge workers.
+            name = "log worker" if is_log_worker(pid) else "edge" if has_usual_priority(pid) else "control"
+            pids[name].append(pid)
+        expected = {"edge": WORKERS, "control": 1, "log worker": 1}
+        return pids if {name: len(numbers) for name, numbers in pids.items()} == expected else None
 
 
 @contextlib.contextmanager

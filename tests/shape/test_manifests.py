@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from importlib.metadata import packages_distributions
@@ -88,6 +89,28 @@ def test_no_banned_crate_is_locked():
         }
         assert bringing <= wrappers, crate
         assert wrappers or crate not in {package["name"] for package in locked}, crate
+
+
+def is_licence_allowed(expression: str) -> bool:
+    """Evaluates the licence of a crate: parts joined by AND, each of which is a choice by OR or a slash."""
+    allowed = set(read_toml("deny.toml")["licenses"]["allow"])
+    parts = expression.replace("(", "").replace(")", "").split(" AND ")
+    return all(allowed & {name.strip() for name in re.split(r" OR |/", part)} for part in parts)
+
+
+def test_every_crate_has_an_allowed_licence():
+    command = ["cargo", "metadata", "--format-version", "1", "--locked", "--offline", "--all-features"]
+    command += ["--filter-platform", "x86_64-unknown-linux-gnu"]
+    done = subprocess.run(command, check=True, capture_output=True, cwd=ROOT, stdin=subprocess.DEVNULL)
+    metadata = json.loads(done.stdout)
+    used = {node["id"] for node in metadata["resolve"]["nodes"]}
+    licences = {
+        package["name"]: package["license"] or "none"
+        for package in metadata["packages"]
+        if package["id"] in used and package["source"]
+    }
+    assert len(licences) > 100
+    assert {name: text for name, text in licences.items() if not is_licence_allowed(text)} == {}
 
 
 def test_larger_lock_has_the_versions_of_the_smaller():

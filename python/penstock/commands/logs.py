@@ -229,7 +229,10 @@ def _describe_cost(cost: float | None, tokens: int | None) -> str | None:
 def _show_attempts(attempts: Sequence[Mapping[str, Any]]) -> None:
     if attempts:
         click.echo("\nattempts")
-        rows = [["-" if row.get(name) is None else str(row[name]) for name in ATTEMPT_COLUMNS] for row in attempts]
+        rows = [
+            ["-" if row.get(name) is None else str(row[name]) for name in ATTEMPT_COLUMNS]
+            for row in ({**attempt, "error": attempt.get("error") or attempt.get("reason")} for attempt in attempts)
+        ]
         print_table(tuple(ATTEMPT_COLUMNS.values()), rows)
 
 

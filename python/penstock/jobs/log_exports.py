@@ -27,7 +27,7 @@ from penstock.kit.log_exports import (
     stored_filters,
 )
 from penstock.kit.log_records import decode_body
-from penstock.logs.query import ListQuery
+from penstock.logs.query import MAX_PAGE_SIZE, ListQuery
 from penstock.schemas import now
 from penstock.store.job_tables import files, log_exports
 
@@ -49,7 +49,9 @@ POLL_SECONDS = 5.0
 QUIET_SECONDS = 60.0
 LEASE_MS = 60_000
 PAGE_SIZE = 500
-# Number of bodies that are read at the same time. Each is a separate read from a pack.
+# Rows of a page that is skipped, because the export begins later.
+SKIPPED_PAGE_SIZE = MAX_PAGE_SIZE
+# Number of bodies that are read at the same time, and kept in memory. Each is a separate read from a pack.
 CONCURRENT_BODIES = 8
 LOST_MESSAGE = "the export was stopped, or another node runs it"
 
@@ -68,6 +70,8 @@ class LogExporter:
         self._blobs = blobs
         self._logs = log_service
         self._exporter_id = new_id()
+        # Organisation and workspace of the last export. The next one is of others, if some wait.
+        self._last = ("", "")
         self._wake_event = asyncio.Event()
 
     def notify(self) -> None:
@@ -92,7 +96,9 @@ class LogExporter:
     async def _claim_next(self) -> Row | None:
         is_free = or_(log_exports.c.run_until.is_(None), log_exports.c.run_until < now())
         waiting = (log_exports.c.status == IN_PROGRESS, is_free)
-        query = select(log_exports).where(*waiting).order_by(log_exports.c.id).limit(1)
+        organisation_id, workspace_id = self._last
+        turns = (log_exports.c.organisation_id == organisation_id, log_exports.c.workspace_id == workspace_id)
+        query = select(log_exports).where(*waiting).order_by(*turns, log_exports.c.id).limit(1)
         async with self._database.read_connection() as connection:
             row = (await connection.execute(query)).mappings().first()
         if row is None:
@@ -100,7 +106,10 @@ class LogExporter:
         claimed = await self._update(
             log_exports.c.id == row["id"], *waiting, run_by=self._exporter_id, run_until=now() + LEASE_MS
         )
-        return dict(row) if claimed else await self._claim_next()
+        if not claimed:
+            return await self._claim_next()
+        self._last = (row["organisation_id"], row["workspace_id"])
+        return dict(row)
 
     async def _run_export(self, row: Row) -> None:
         file = new_file_row(
@@ -169,28 +178,39 @@ class LogExporter:
         while remaining > 0:
             if not await self._update(*self._claimed(row), run_until=now() + LEASE_MS):
                 raise ExportStoppedError(LOST_MESSAGE)
-            query = ListQuery(filters=filters, columns=export_columns(requested), cursor=cursor, limit=PAGE_SIZE)
-            page = await self._logs.run(query)
+            columns, limit = export_columns(requested), PAGE_SIZE
+            if skipped >= SKIPPED_PAGE_SIZE:
+                columns, limit = ["id"], SKIPPED_PAGE_SIZE
+            page = await self._logs.run(ListQuery(filters=filters, columns=columns, cursor=cursor, limit=limit))
             records = page["data"][skipped : skipped + remaining]
             skipped = max(0, skipped - len(page["data"]))
-            if records:
-                yield await self._encode_rows(row["organisation_id"], records, requested)
+            async for lines in self._encode_rows(row["organisation_id"], records, requested):
+                yield lines
             counted[0] += len(records)
             remaining -= len(records)
             cursor = page["next_cursor"]
             if cursor is None:
                 return
 
-    async def _encode_rows(self, organisation_id: str, records: list[dict[str, Any]], requested: list[str]) -> bytes:
-        if BODY_FIELDS.intersection(requested):
-            turns = asyncio.Semaphore(CONCURRENT_BODIES)
+    async def _encode_rows(
+        self, organisation_id: str, records: list[dict[str, Any]], requested: list[str]
+    ) -> AsyncIterator[bytes]:
+        """Yields the lines of a page. With bodies, yields few lines at once, because bodies may be large."""
+        has_bodies = bool(BODY_FIELDS.intersection(requested))
+        size = CONCURRENT_BODIES if has_bodies else PAGE_SIZE
+        for start in range(0, len(records), size):
+            part = records[start : start + size]
+            if has_bodies:
+                part = await asyncio.gather(*(self._add_bodies(organisation_id, record) for record in part))
+            yield b"".join(
+                msgspec.json.encode({name: record.get(name) for name in requested}) + b"\n" for record in part
+            )
 
-            async def add_bodies(record: dict[str, Any]) -> None:
-                async with turns:
-                    bodies = await self._logs.get_bodies(record["id"], organisation_id)
-                record["request"] = decode_body(bodies.get("client_request", b""))
-                record["response"] = decode_body(bodies.get("client_response", bodies.get("upstream_response", b"")))
-
-            await asyncio.gather(*map(add_bodies, records))
-        lines = (msgspec.json.encode({name: record.get(name) for name in requested}) + b"\n" for record in records)
-        return b"".join(lines)
+    async def _add_bodies(self, organisation_id: str, record: dict[str, Any]) -> dict[str, Any]:
+        bodies = await self._logs.get_bodies(record["id"], organisation_id)
+        response = bodies.get("client_response", bodies.get("upstream_response", b""))
+        return {
+            **record,
+            "request": decode_body(bodies.get("client_request", b"")),
+            "response": decode_body(response),
+        }

@@ -5,6 +5,7 @@ a log export. Reports every problem at once.
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from math import isnan
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
 import msgspec
@@ -49,6 +50,13 @@ FIXED_VALUES = {"outcome": OUTCOMES, "rescued": RESCUES}
 STATUS_DIGITS = 3
 STATUS_CLASSES = {f"{first}xx": range(first * 100, first * 100 + 100) for first in range(1, 6)}
 MAX_PARAMETER_PROBLEMS = 20
+# Larger than all numbers in records, and exact in every number format.
+MAX_NUMBER = 2**53
+# Maximum number of rows before the page of an export. The export reads them, too.
+MAX_SKIPPED_ROWS = 1_000_000
+SKIPPED_MESSAGE = (
+    f"{{}} skips {{:,}} logs: at most {MAX_SKIPPED_ROWS:,} are allowed; use time_of_generation_max to begin later"
+)
 # Cache of the names of query parameters, by route. `_check_parameters` fills it.
 ROUTE_PARAMETERS: dict[BaseRouteHandler, frozenset[str]] = {}
 AnyRequest = Request[Any, Any, Any]
@@ -124,7 +132,7 @@ def parse_filters(sent: Mapping[str, Any], path: str = "", known_problems: Seque
     problems = list(known_problems)
     sent = {name: value for name, value in sent.items() if value is not None}
     workspace = sent.pop("workspace_slug", None)
-    values: dict[str, Any] = {name: _clamp_time(value) for name, value in sent.items() if name not in LISTS}
+    values: dict[str, Any] = {name: _clamp(value) for name, value in sent.items() if name not in LISTS}
     values |= {name: _parse_list(path + name, sent[name], problems) for name in LISTS if name in sent}
     if "status_code" in values:
         values["status_code"] = _parse_status_codes(f"{path}status_code", values["status_code"], problems)
@@ -139,6 +147,11 @@ def parse_filters(sent: Mapping[str, Any], path: str = "", known_problems: Seque
         for pair in values.get("ai_org_model", ())
         if not pair.partition(MODEL_SEPARATOR)[0] or MODEL_SEPARATOR not in pair
     ]
+    problems += [
+        Problem(f"{path}{name}", "is not a number; expected one such as 1.5")
+        for name, value in values.items()
+        if isinstance(value, float) and isnan(value)
+    ]
     for name in RANGES:
         low, high = values.get(f"{name}_min"), values.get(f"{name}_max")
         if low is not None and high is not None and low > high:
@@ -150,9 +163,13 @@ def parse_filters(sent: Mapping[str, Any], path: str = "", known_problems: Seque
     return GivenFilters(workspace, values)
 
 
-def _clamp_time(value: object) -> object:
-    """Converts a time to UTC, within the years that the log store supports. There are no logs outside of them."""
-    return min(max(to_utc(value), EPOCH), END_OF_TIME) if isinstance(value, datetime) else value
+def _clamp(value: object) -> object:
+    """Converts a time to UTC, and limits times and numbers to those that can be stored. The log worker would read an
+    infinite number as if the filter were missing.
+    """
+    if isinstance(value, datetime):
+        return min(max(to_utc(value), EPOCH), END_OF_TIME)
+    return max(-MAX_NUMBER, min(value, MAX_NUMBER)) if isinstance(value, int | float) else value
 
 
 def _parse_list(path: str, text: str, problems: list[Problem]) -> list[str]:
@@ -296,6 +313,8 @@ class ExportFilters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     def parse(self) -> GivenFilters:
         """Validates the filters. Raises InvalidError with all problems."""
         filters = msgspec.structs.asdict(self)
-        for name in ("page_size", "current_page"):
-            del filters[name]
-        return parse_filters(filters, "filters.")
+        size, number = filters.pop("page_size"), filters.pop("current_page")
+        problems: list[Problem] = []
+        if size and number and size * number > MAX_SKIPPED_ROWS:
+            problems.append(Problem("filters.current_page", SKIPPED_MESSAGE.format(number, size * number)))
+        return parse_filters(filters, "filters.", problems)

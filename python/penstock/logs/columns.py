@@ -166,7 +166,7 @@ COLUMNS: tuple[Column, ...] = (
     *_define(
         ColumnType.JSON,
         is_listed=False,
-        attempts="attempts: provider, slug of the saved provider (`virtual_key`), model, config path of the target, host, status, start and duration in milliseconds, error, reason",
+        attempts="attempts: provider, slug of the saved provider (`virtual_key`), model, config path of the target, host, status, start and duration in milliseconds, error, reason, which for a status is the message of the provider",
         decisions="steps of routing",
         limits="budgets that the request counts for, and limits that rejected it or would have",
         events="events of a realtime session",

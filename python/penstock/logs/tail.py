@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -11,12 +12,15 @@ import msgspec
 from penstock.logs.columns import NANODOLLARS_PER_CENT
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterable
+    from collections.abc import Callable, Generator, Iterable
 
     from penstock.logs.query import LogFilters
 
 MAX_PER_SECOND = 100
-MAX_SUBSCRIBERS = 64
+# Live tails at once: of all tenants, of one organisation, and of one scope in it, such as one workspace.
+MAX_SUBSCRIBERS, MAX_SUBSCRIBERS_PER_ORGANISATION, MAX_SUBSCRIBERS_PER_SCOPE = 64, 48, 16
+# Number of records that are offered at once, before the event loop does other work.
+OFFERED_RECORDS = 100
 
 # Field of a record for each filter that is a list of allowed values.
 FIELD_BY_FILTER = {
@@ -118,12 +122,18 @@ def _matches_metadata(record: dict[str, Any], metadata_filter: dict[str, list[st
     )
 
 
+class TooManyTailsError(Exception):
+    """There are too many live tails. The message says of whom."""
+
+
 class TailSubscriber:
     """Queue of one subscriber. Records beyond the rate are dropped and counted."""
 
     def __init__(self, filters: LogFilters, clock: Callable[[], float]) -> None:
         """Stores the filters for records, and the clock for the rate limit."""
         self.filters = filters
+        # Organisation and workspaces, by which the number of live tails is limited.
+        self.scope = (filters.organisation_id, tuple(filters.workspace_ids or ()))
         self._clock = clock
         self._events: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self._second = 0
@@ -184,21 +194,35 @@ class LiveTail:
             return
         records = [msgspec.json.decode(line, type=dict[str, Any]) for line in lines]
         if self._loop:
-            self._loop.call_soon_threadsafe(self._offer_all, records)
+            asyncio.run_coroutine_threadsafe(self._offer_all(records), self._loop)
         else:
-            self._offer_all(records)
+            self._offer(records)
 
-    async def subscribe(self, filters: LogFilters, heartbeat_seconds: float) -> AsyncGenerator[dict[str, Any]]:
-        """Yields events until the caller stops."""
+    @contextmanager
+    def subscribe(self, filters: LogFilters) -> Generator[TailSubscriber]:
+        """Yields a new subscriber, which gets records until the end of the block. Raises `TooManyTailsError`."""
         subscriber = TailSubscriber(filters, self._clock)
+        organisation = [other for other in self._subscribers if other.scope[0] == subscriber.scope[0]]
+        scope = [other for other in organisation if other.scope == subscriber.scope]
+        for name, subscribers, limit in (
+            ("this workspace", scope, MAX_SUBSCRIBERS_PER_SCOPE),
+            ("this organisation", organisation, MAX_SUBSCRIBERS_PER_ORGANISATION),
+            ("this node", self._subscribers, MAX_SUBSCRIBERS),
+        ):
+            if len(subscribers) >= limit:
+                raise TooManyTailsError(f"{name} has {limit} live tails already; close one first")
         self._subscribers.add(subscriber)
         try:
-            while True:
-                yield await subscriber.next_event(heartbeat_seconds)
+            yield subscriber
         finally:
             self._subscribers.discard(subscriber)
 
-    def _offer_all(self, records: list[dict[str, Any]]) -> None:
+    async def _offer_all(self, records: list[dict[str, Any]]) -> None:
+        for start in range(0, len(records), OFFERED_RECORDS):
+            self._offer(records[start : start + OFFERED_RECORDS])
+            await asyncio.sleep(0)
+
+    def _offer(self, records: list[dict[str, Any]]) -> None:
         for record in records:
             for subscriber in self._subscribers:
                 subscriber.offer(record)

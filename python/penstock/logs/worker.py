@@ -19,6 +19,7 @@ from aiohttp import web
 
 from penstock.blobs.store import open_body_bucket
 from penstock.errors import NotFoundError, UnavailableError
+from penstock.fair_slots import FairSlots
 from penstock.logs import messages
 from penstock.logs.batch import BodyLocation
 from penstock.logs.breaker import StorageBreaker
@@ -32,7 +33,7 @@ from penstock.logs.query import GetQuery, LogFilterError, LogFilters
 from penstock.logs.record_file import RecordFileConsumer
 from penstock.logs.spool_reader import delete_segments, find_recent_segment
 from penstock.logs.spool_writer import CONTROL_WRITER, list_segments, segment_name
-from penstock.logs.tail import MAX_SUBSCRIBERS, LiveTail
+from penstock.logs.tail import LiveTail, TooManyTailsError
 from penstock.settings.log_store import DUCKDB
 from penstock.settings.otel import find_traces_url
 
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
     from penstock.logs.engines.protocol import LogEngine
     from penstock.logs.otel_export import OtelExporter
+    from penstock.logs.query import LogQuery, Restriction
     from penstock.logs.spool_reader import SpoolFollower
     from penstock.settings import Settings
 
@@ -59,8 +61,16 @@ LAST_UPLOADS_SECONDS, LAST_READ_SECONDS = 2.0, 3.0
 HEARTBEAT_SECONDS = 10.0
 # Maximum share of the spool that is stored for the usage ledger while the control process does not read it.
 MAX_LEDGER_SHARE = 0.5
-MAX_QUERIES, BODIES_TIMEOUT_SECONDS = 4, 10.0
+# Queries at once: of all tenants, of one organisation, and of one scope in it, such as one workspace.
+MAX_QUERIES, MAX_QUERIES_PER_ORGANISATION, MAX_QUERIES_PER_SCOPE = 4, 3, 2
+BODIES_TIMEOUT_SECONDS = 10.0
+# A client of a live tail that reads nothing for this time loses its place.
+TAIL_WRITE_SECONDS = 60.0
 MAX_REQUEST_BYTES = 4 * 1024 * 1024
+BUSY_MESSAGE = (
+    f"other queries are running: at most {MAX_QUERIES_PER_SCOPE} at once of a workspace, and {MAX_QUERIES} of all; "
+    "try again later"
+)
 # Age up to which segments of the control process are not deleted. After a restart, it looks in them for records that it
 # wrote before.
 CONTROL_RECORDS_SECONDS = 600
@@ -97,7 +107,7 @@ class LogWorker:
         )
         self._store = PackStore(self._packs, self._bucket, breaker)
         self._tail = LiveTail()
-        self._queries = asyncio.Semaphore(MAX_QUERIES)
+        self._queries = FairSlots(MAX_QUERIES, MAX_QUERIES_PER_ORGANISATION, MAX_QUERIES_PER_SCOPE)
         self._spool_bytes = 0
         self._spool_age = 0.0
 
@@ -251,10 +261,11 @@ class LogWorker:
                 now = dt.datetime.now(dt.UTC)
                 records = (now - dt.timedelta(days=self._settings.log_store.keep_days)).date()
                 bodies = (now - dt.timedelta(days=self._settings.log_store.keep_bodies_days)).date()
-                await asyncio.to_thread(self._engine.seal_days, now)
-                await asyncio.to_thread(self._engine.drop_before, records, bodies)
+                # Deletes first, because sealing needs space, and fails on a full disk.
                 with suppress(UnavailableError):
                     await self._store.delete_before(bodies)
+                await asyncio.to_thread(self._engine.drop_before, records, bodies)
+                await asyncio.to_thread(self._engine.seal_days, now)
                 await asyncio.sleep(RETENTION_SECONDS)
             await asyncio.sleep(REOPEN_SECONDS)
 
@@ -284,8 +295,15 @@ class LogWorker:
         if not self._is_open or self._engine is None:
             message = "the log store is not open yet"
             raise LogEngineError(message)
-        async with self._queries:
-            return await asyncio.to_thread(self._engine.run, requested.query, requested.timeout_seconds)
+        deadline = time.monotonic() + requested.timeout_seconds
+        try:
+            async with asyncio.timeout(requested.timeout_seconds):
+                slot = await self._queries.take(*list_scopes(requested.query))
+        except TimeoutError:
+            raise LogEngineError(BUSY_MESSAGE) from None
+        # The client waits only until the deadline, so the time in the queue shortens the time of the query.
+        with slot:
+            return await asyncio.to_thread(self._engine.run, requested.query, deadline - time.monotonic())
 
     async def _handle_bodies(self, request: web.Request) -> web.Response:
         query = GetQuery(organisation_id=request.query.get("organisation_id", ""), id=request.match_info["id"])
@@ -304,19 +322,16 @@ class LogWorker:
             filters = msgspec.json.decode(await request.read(), type=LogFilters)
         except msgspec.MsgspecError as error:
             return _respond(ErrorMessage(str(error)), messages.INVALID)
-        if self._tail.subscribers >= MAX_SUBSCRIBERS:
-            message = f"there are {MAX_SUBSCRIBERS} live tails already; close one first"
-            return _respond(ErrorMessage(message), messages.UNAVAILABLE)
         response = web.StreamResponse(headers={"content-type": "application/x-ndjson"})
-        events = self._tail.subscribe(filters, HEARTBEAT_SECONDS)
         try:
-            await response.prepare(request)
-            async for event in events:
-                await response.write(msgspec.json.encode(event) + b"\n")
-        except ConnectionError:
-            pass
-        finally:
-            await events.aclose()
+            with self._tail.subscribe(filters) as subscriber, suppress(ConnectionError, TimeoutError):
+                await response.prepare(request)
+                while True:
+                    event = await subscriber.next_event(HEARTBEAT_SECONDS)
+                    async with asyncio.timeout(TAIL_WRITE_SECONDS):
+                        await response.write(msgspec.json.encode(event) + b"\n")
+        except TooManyTailsError as error:
+            return _respond(ErrorMessage(str(error)), messages.UNAVAILABLE)
         return response
 
     async def _handle_metrics(self, _request: web.Request) -> web.Response:
@@ -366,6 +381,15 @@ class LogWorker:
                 "log_breaker_state": self._store.breaker.state.value,
             }
         return metrics
+
+
+def list_scopes(query: LogQuery) -> tuple[str, str]:
+    """Returns the organisation of a query, and the scope in it that shares query slots: workspaces and a user."""
+    limits: Any = getattr(query, "filters", query)
+    workspaces: list[str] | None = limits.workspace_ids
+    restriction: Restriction | None = getattr(limits, "restricted_to", None)
+    users = restriction.user_ids if restriction else []
+    return limits.organisation_id, " ".join([*(["*"] if workspaces is None else workspaces), *users])
 
 
 class LagClock:

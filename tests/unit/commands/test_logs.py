@@ -41,6 +41,7 @@ def whole_log(cost: float | None = 0.25) -> dict[str, Any]:
             "outcome": "complete",
             "body": "cut",
             "attempts": [
+                {"target": "config.targets[0]", "status": 429, "duration": 2, "reason": "quota-exceeded"},
                 {
                     "target": "config.targets[1]",
                     "provider": "openai",
@@ -50,7 +51,7 @@ def whole_log(cost: float | None = 0.25) -> dict[str, Any]:
                     "status": 200,
                     "duration": 12.5,
                     "error": None,
-                }
+                },
             ],
             "decisions": [{"step": "chose", "at": "config", "strategy": "fallback", "target": 1}],
         },
@@ -139,7 +140,7 @@ def test_one_log_is_shown_with_attempts_and_bodies(api: PretendedApi):
     assert done.exit_code == 0, done.output
     words = done.stdout.split()
     assert {"$0.0025", "POST", "metadata.team", "red", "api.openai.com", "12.5"} <= set(words)
-    assert {"config.targets[1]", "openai-main", "gpt-5-mini"} <= set(words)
+    assert {"config.targets[1]", "openai-main", "gpt-5-mini", "quota-exceeded"} <= set(words)
     assert "200 complete" in done.stdout
     assert "strategy fallback, target 1" in done.stdout
     assert "more characters; hint: --json" in done.stdout

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import ExitStack
 from typing import Any
 
 import msgspec
 import pytest
 
 from penstock.logs.query import LogFilters, Restriction
-from penstock.logs.tail import MAX_PER_SECOND, LiveTail, matches_filters
+from penstock.logs.tail import (
+    MAX_PER_SECOND,
+    MAX_SUBSCRIBERS,
+    MAX_SUBSCRIBERS_PER_ORGANISATION,
+    MAX_SUBSCRIBERS_PER_SCOPE,
+    OFFERED_RECORDS,
+    LiveTail,
+    TooManyTailsError,
+    matches_filters,
+)
 
 RECORD = {
     "organisation_id": "o",
@@ -92,20 +102,57 @@ def test_rate_is_bounded_and_dropped_records_are_counted():
     lines = [msgspec.json.encode({**RECORD, "number": number}) for number in range(MAX_PER_SECOND + 7)]
 
     async def scenario() -> None:
-        events = tail.subscribe(LogFilters(organisation_id="o"), 0.01)
-        first = asyncio.ensure_future(anext(events))
-        await asyncio.sleep(0)
-        tail.publish(lines)
-        received = [await first, *[await anext(events) for _ in range(MAX_PER_SECOND - 1)]]
-        assert [event["log"]["number"] for event in received] == list(range(MAX_PER_SECOND))
-        assert await anext(events) == {"dropped": 7}
-        assert await anext(events) == {"heartbeat": True}
-        tail.publish(lines[:1])
-        now[0] += 1
-        tail.publish(lines[:1])
-        assert [await anext(events), (await anext(events))["log"]["number"]] == [{"dropped": 1}, 0]
-        await events.aclose()
+        with tail.subscribe(LogFilters(organisation_id="o")) as subscriber:
+            tail.publish(lines)
+            received = [await subscriber.next_event(0.01) for _ in range(MAX_PER_SECOND)]
+            assert [event["log"]["number"] for event in received] == list(range(MAX_PER_SECOND))
+            assert await subscriber.next_event(0.01) == {"dropped": 7}
+            assert await subscriber.next_event(0.01) == {"heartbeat": True}
+            tail.publish(lines[:1])
+            now[0] += 1
+            tail.publish(lines[:1])
+            events = [await subscriber.next_event(0.01) for _ in range(2)]
+            assert [events[0], events[1]["log"]["number"]] == [{"dropped": 1}, 0]
         assert tail.subscribers == 0
         tail.publish(lines)
 
     asyncio.run(scenario())
+
+
+def test_many_records_are_offered_in_their_order_and_leave_time_for_other_work():
+    async def scenario() -> None:
+        tail = LiveTail(asyncio.get_running_loop())
+        with tail.subscribe(LogFilters(organisation_id="o")) as subscriber:
+            lines = [msgspec.json.encode({"organisation_id": "x"})] * 50 * OFFERED_RECORDS
+            tail.publish([*lines, msgspec.json.encode(RECORD)])
+            turns = 0
+            event = asyncio.ensure_future(subscriber.next_event(5))
+            while not event.done():
+                turns += 1
+                await asyncio.sleep(0)
+            assert event.result()["log"]["config"] == "c"
+            assert turns >= 50
+
+    asyncio.run(scenario())
+
+
+def test_one_workspace_leaves_live_tails_to_others():
+    tail = LiveTail()
+
+    def subscribe(stack: ExitStack, organisation: str, workspace: str, count: int) -> None:
+        for _ in range(count):
+            filters = LogFilters(organisation_id=organisation, workspace_ids=[workspace])
+            stack.enter_context(tail.subscribe(filters))
+
+    with ExitStack() as stack:
+        subscribe(stack, "o", "w1", MAX_SUBSCRIBERS_PER_SCOPE)
+        with pytest.raises(TooManyTailsError, match="this workspace has 16"):
+            subscribe(stack, "o", "w1", 1)
+        subscribe(stack, "o", "w2", MAX_SUBSCRIBERS_PER_SCOPE)
+        subscribe(stack, "o", "w3", MAX_SUBSCRIBERS_PER_SCOPE)
+        with pytest.raises(TooManyTailsError, match="this organisation has 48"):
+            subscribe(stack, "o", "w4", 1)
+        subscribe(stack, "p", "w1", MAX_SUBSCRIBERS - MAX_SUBSCRIBERS_PER_ORGANISATION)
+        with pytest.raises(TooManyTailsError, match="this node has 64"):
+            subscribe(stack, "q", "w1", 1)
+    assert tail.subscribers == 0

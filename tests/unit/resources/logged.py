@@ -94,8 +94,9 @@ class LocalLogs:
         return await self._packs.read(msgspec.convert(actual["bodies"], BodyLocation))
 
     async def tail(self, filters: LogFilters) -> AsyncIterator[dict[str, Any]]:
-        async for event in self._tail.subscribe(filters, 0.05):
-            yield event
+        with self._tail.subscribe(filters) as subscriber:
+            while True:
+                yield await subscriber.next_event(0.05)
 
     def record(self, bodies: tuple[Any, Any] | None = None, /, **fields: Any) -> str:
         """Writes the record of a request as an edge worker does; returns its id."""

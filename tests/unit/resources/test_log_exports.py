@@ -9,10 +9,13 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+import duckdb
+import pandas as pd
 import pytest
 from sqlalchemy import select, update
 
 from penstock.job_loop import stop_jobs
+from penstock.kit.log_exports import EXPORT_FIELDS
 from penstock.logs.engines.protocol import LogEngineError
 from penstock.store.job_tables import files, log_exports
 from tests.unit.resources.logged import LocalLogs, open_workspace, run_logged
@@ -147,6 +150,7 @@ def test_only_drafts_can_be_changed_and_stopped_exports_start_again(bootstrapped
 
 def test_page_of_a_large_export_has_its_rows(bootstrapped_url: Secret, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("penstock.jobs.log_exports.PAGE_SIZE", 3)
+    monkeypatch.setattr("penstock.jobs.log_exports.SKIPPED_PAGE_SIZE", 4)
     monkeypatch.setattr("penstock.jobs.log_exports.MAX_ROWS", 8)
 
     async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
@@ -157,12 +161,77 @@ def test_page_of_a_large_export_has_its_rows(bootstrapped_url: Secret, tmp_path:
                 ({}, created[:8]),
                 ({"page_size": 4, "current_page": 1}, created[4:8]),
                 ({"page_size": 4, "current_page": 2}, created[8:]),
+                ({"page_size": 9, "current_page": 1}, created[9:]),
             ):
                 export_id = await create_export(client, filters=filters, requested_data=["id"])
                 await client.request_ok("POST", f"logs/exports/{export_id}/start")
                 done = await wait_for_status(client, export_id, "success", "failed")
                 assert done["total_records"] == len(expected)
                 assert [row["id"] for row in await download(api, client, export_id)] == expected
+
+    run_logged(bootstrapped_url, tmp_path, scenario)
+
+
+def test_file_is_read_by_duckdb_and_pandas(bootstrapped_url: Secret, tmp_path: Path):
+    async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
+        home, client = await create_exporting_key(api)
+        odd = 'line\nbreak \u2028 "quote" 🦩 \0'
+        question = {"messages": [{"role": "user", "content": odd}]}
+        ids = [logs.record((question, {"n": 1}), **home, metadata={"team": odd}), logs.record(**home)]
+        export_id = await create_export(client, requested_data=list(EXPORT_FIELDS))
+        async with running_exporter(api):
+            await client.request_ok("POST", f"logs/exports/{export_id}/start")
+            await wait_for_status(client, export_id, "success")
+        rows = {row["id"]: row for row in await download(api, client, export_id)}
+        assert rows[ids[0]]["request"] == question
+        file = next(path for path in (tmp_path / "files").rglob("*") if path.is_file())
+        relation = duckdb.read_json(str(file), format="newline_delimited")
+        assert set(relation.columns) == set(EXPORT_FIELDS)
+        read_rows = relation.select("id::VARCHAR, metadata.team, response_status_code, created_at").fetchall()
+        assert {row[0]: row[1:3] for row in read_rows} == {ids[0]: (odd, 200), ids[1]: (None, 200)}
+        assert {row[3].isoformat() for row in read_rows} == {"2026-11-20T12:00:00+00:00"}
+        frame = pd.read_json(file, lines=True).set_index("id")
+        assert frame.loc[ids[0], "request"] == question
+        assert frame["cost"].sum() == sum(row["cost"] for row in rows.values())
+        assert str(frame.loc[ids[1], "created_at"].isoformat()) == "2026-11-20T12:00:00+00:00"
+
+    run_logged(bootstrapped_url, tmp_path, scenario)
+
+
+def test_one_workspace_does_not_hold_up_the_exports_of_others(bootstrapped_url: Secret, tmp_path: Path):
+    async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
+        busy_home, busy = await create_exporting_key(api, "busy")
+        other_home, other = await create_exporting_key(api, "other")
+        logs.record(**busy_home)
+        logs.record(**other_home)
+        order: list[str] = []
+        exports = [await create_export(busy, requested_data=["id"]) for _ in range(4)]
+        late = await create_export(other, requested_data=["id"])
+        for client, export_id in [*((busy, each) for each in exports), (other, late)]:
+            await client.request_ok("POST", f"logs/exports/{export_id}/start")
+        exporter = api.dependency("log_exporter")
+        while row := await exporter._claim_next():
+            order.append(row["id"])
+        assert order == [exports[0], late, *exports[1:]]
+
+    run_logged(bootstrapped_url, tmp_path, scenario)
+
+
+def test_few_bodies_are_in_memory_at_once(bootstrapped_url: Secret, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("penstock.jobs.log_exports.CONCURRENT_BODIES", 2)
+
+    async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
+        home, client = await create_exporting_key(api)
+        for number in range(5):
+            logs.record(({"n": number}, {"r": number}), **home, after=timedelta(seconds=number))
+        export_id = await create_export(client, requested_data=["request", "response"])
+        await client.request_ok("POST", f"logs/exports/{export_id}/start")
+        exporter = api.dependency("log_exporter")
+        row = await exporter._claim_next()
+        chunks = [chunk async for chunk in exporter._write_rows(row, [0])]
+        assert [len(chunk.splitlines()) for chunk in chunks] == [2, 2, 1]
+        first = json.loads(chunks[0].splitlines()[0])
+        assert first == {"request": {"n": 4}, "response": {"r": 4}}
 
     run_logged(bootstrapped_url, tmp_path, scenario)
 
@@ -198,6 +267,8 @@ def test_problems_of_an_export_are_reported(bootstrapped_url: Secret, tmp_path: 
         await client.expect_error(
             400, "colour", "POST", "logs/exports", {"filters": {"colour": 1}, "requested_data": ["id"]}
         )
+        far = {"filters": {"page_size": 50_000, "current_page": 21}, "requested_data": ["id"]}
+        await client.expect_error(400, "skips 1,050,000 logs", "POST", "logs/exports", far)
         await client.expect_error(404, "no object", "GET", "logs/exports/x")
 
     run_logged(bootstrapped_url, tmp_path, scenario)

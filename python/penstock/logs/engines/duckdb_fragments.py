@@ -27,6 +27,7 @@ CASTS = {
     ValueType.UUID: "UUID",
 }
 MAX_TEXT_HITS = 100_000
+MANY_HITS_MESSAGE = f"q matches {MAX_TEXT_HITS} records or more; choose more words or a shorter range of time"
 
 
 class DuckDbFragments:
@@ -43,6 +44,8 @@ class DuckDbFragments:
         self._text = text
         self._query = query
         self._deadline = deadline
+        # False if a full-text search has found only the latest records.
+        self._has_all_hits = True
 
     def placeholder(self, name: str, value_type: ValueType) -> str:
         """Returns the placeholder of a bound value."""
@@ -66,7 +69,8 @@ class DuckDbFragments:
 
     def map_value(self, column: str, key: str) -> str:
         """Returns the value of a key of a map, or NULL."""
-        return f"{column}[{key}]"
+        # Takes three quarters of the time of `column[key]`.
+        return f"list_extract(map_values({column}), list_position(map_keys({column}), {key}))"
 
     def id_text(self, expression: str) -> str:
         """Converts a UUID to text."""
@@ -122,9 +126,11 @@ class DuckDbFragments:
         )
         seconds = max(0.0, self._deadline - time.monotonic())
         identifiers = self._text.search(words, filters.organisation_id, days, MAX_TEXT_HITS, seconds)
-        if len(identifiers) >= MAX_TEXT_HITS and not isinstance(self._query, ListQuery):
-            message = f"q matches {MAX_TEXT_HITS} records or more; choose more words or a shorter range of time"
-            raise QueryTooLargeError(message)
+        self._has_all_hits = len(identifiers) < MAX_TEXT_HITS
+        # A page of the latest records needs no earlier hits.
+        is_latest_page = isinstance(self._query, ListQuery) and self._query.order == "desc"
+        if not self._has_all_hits and not is_latest_page:
+            raise QueryTooLargeError(MANY_HITS_MESSAGE)
         name = f"p{len(statement.values)}"
         statement.values[name] = [str(identifier) for identifier in identifiers]
         return f'r."id" IN (SELECT unnest(${name}::UUID[]))'
@@ -137,4 +143,8 @@ class DuckDbFragments:
             name: value.astimezone(dt.UTC).replace(tzinfo=None) if isinstance(value, dt.datetime) else value
             for name, value in values.items()
         }
-        return self._cursor.execute(sql, encoded).fetchall()
+        rows = self._cursor.execute(sql, encoded).fetchall()
+        if not self._has_all_hits and isinstance(self._query, ListQuery) and len(rows) <= self._query.limit:
+            # Other filters excluded most of the hits, so earlier hits would be on this page, too.
+            raise QueryTooLargeError(MANY_HITS_MESSAGE)
+        return rows

@@ -57,6 +57,8 @@ def _convert_cost(nanodollars: Number | None) -> Number:
     return to_cents(nanodollars)
 
 
+# Level of each column that is a quantile of the response time.
+QUANTILES = {"p95_latency": 0.95, "p99_latency": 0.99}
 MEASURES = {
     "requests": GroupMeasure("count(*)"),
     "cost": GroupMeasure('sum(r."cost_nanodollars")', _convert_cost),
@@ -65,13 +67,12 @@ MEASURES = {
     "avg_input_tokens": GroupMeasure('sum(r."req_units") / count(*)'),
     "avg_output_tokens": GroupMeasure('sum(r."res_units") / count(*)'),
     "avg_latency": GroupMeasure('avg(r."response_time")'),
-    "p95_latency": GroupMeasure("{p95}"),
-    "p99_latency": GroupMeasure("{p99}"),
+    **{column: GroupMeasure("") for column in QUANTILES},
     "success_rate": GroupMeasure(_share(SUCCEEDED)),
     "error_count": GroupMeasure(count_if(FAILED)),
     "cache_hit_rate": GroupMeasure(_share(HIT)),
-    "last_seen": GroupMeasure("max({created_ms})", format_ms),
-    "first_seen": GroupMeasure("min({created_ms})", format_ms),
+    "last_seen": GroupMeasure("{last_ms}", format_ms),
+    "first_seen": GroupMeasure("{first_ms}", format_ms),
     "unpriced_requests": GroupMeasure(count_if(UNPRICED)),
     "avg_weighted_feedback": GroupMeasure('avg(w."weighted")'),
     "requests_with_feedback": GroupMeasure('count(w."weighted")'),
@@ -92,7 +93,8 @@ def run_group(fragments: SqlFragments, query: GroupQuery) -> dict[str, Any]:
     measures = [f"{_render_measure(fragments, column)} AS m_{column}" for column in selected]
     verdicts = list_verdict_columns(query.group_by)
     measures += [f"{count_verdicts(fragments, query.group_by, verdict)} AS m_{verdict}" for verdict in verdicts]
-    records = select_records(fragments, query.filters, statement, f"{key} IS NOT NULL")
+    # Records without the property form one group, which is then removed. A condition would compute the property twice.
+    records = select_records(fragments, query.filters, statement, f"{key} IS NOT NULL" if verdicts else "")
     if verdicts:
         records, key = select_results(fragments, query.group_by, records)
     if not set(FEEDBACK_COLUMNS).isdisjoint(selected):
@@ -100,7 +102,7 @@ def run_group(fragments: SqlFragments, query: GroupQuery) -> dict[str, Any]:
     direction = "ASC" if query.order_by_type == "asc" else "DESC"
     rows = statement.fetch(
         f"SELECT {key} AS k, count(*) OVER () AS groups, {', '.join(measures)} FROM {records} GROUP BY k "
-        f"ORDER BY m_{query.order_by} {direction} NULLS LAST, k LIMIT {query.page_size} "
+        f"HAVING k IS NOT NULL ORDER BY m_{query.order_by} {direction} NULLS LAST, k LIMIT {query.page_size} "
         f"OFFSET {query.current_page * query.page_size}"
     )
     total = rows[0][1] if rows else 0
@@ -131,10 +133,13 @@ def _fixed_columns(group_by: str) -> tuple[str, ...]:
 
 def _render_measure(fragments: SqlFragments, column: str) -> str:
     aggregate = MEASURES[column].aggregate
-    if column in {"p95_latency", "p99_latency"}:
-        quantiles = fragments.quantiles('r."response_time"', (0.95 if column == "p95_latency" else 0.99,))
-        return f"{quantiles}[1]"
-    return aggregate.replace("{created_ms}", fragments.milliseconds('r."created_at"'))
+    if column in QUANTILES:
+        # Both columns have the same aggregate, which is then computed once.
+        quantiles = fragments.quantiles('r."response_time"', tuple(QUANTILES.values()))
+        return f"{quantiles}[{[*QUANTILES].index(column) + 1}]"
+    for name, function in (("{last_ms}", "max"), ("{first_ms}", "min")):
+        aggregate = aggregate.replace(name, fragments.milliseconds(f'{function}(r."created_at")'))
+    return aggregate
 
 
 def _join_weighted(statement: Statement, query: GroupQuery, records: str) -> str:

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 MAX_TRACE_RECORDS = 1000
 MAX_FEEDBACK = 1000
+# Maximum depth of the tree of a trace. JSON decoders, including that of the control process, limit the depth of
+# documents.
+MAX_TREE_DEPTH = 100
 UUID_V7 = 7
 # Maximum difference between a record's time and the time in its identifier. Clients that send logs may have another
 # clock.
@@ -214,7 +217,7 @@ _TRACE_COLUMNS = [column.name for column in LISTED_COLUMNS] + ["attempts", "deci
 
 def build_tree(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Builds the tree of spans. A record becomes a root if its parent is unknown, or if it would be its own
-    ancestor.
+    ancestor. At `MAX_TREE_DEPTH`, all descendants of a record become its children.
     """
     by_span: dict[str, dict[str, Any]] = {}
     for record in records:
@@ -233,7 +236,23 @@ def build_tree(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         else:
             parents[id(record)] = parent
             parent["children"].append(record)
+    _flatten_deep_records(roots)
     return roots
+
+
+def _flatten_deep_records(roots: Sequence[dict[str, Any]]) -> None:
+    level = roots
+    for _ in range(MAX_TREE_DEPTH - 2):
+        level = [child for record in level for child in record["children"]]
+    for record in level:
+        pending, flat = record["children"], list[dict[str, Any]]()
+        while pending:
+            flat += pending
+            below = [child for descendant in pending for child in descendant["children"]]
+            for descendant in pending:
+                descendant["children"] = []
+            pending = below
+        record["children"] = flat
 
 
 def run_feedback(fragments: SqlFragments, query: FeedbackQuery) -> dict[str, Any]:

@@ -78,6 +78,7 @@ impl RequestLog {
                 .as_ref()
                 .err()
                 .map(|error| AttemptFailure { error_code: error.code(), reason: Some(error.message().into()) }),
+            provider_message: None,
         };
         self.details.add_attempt(attempt);
     }

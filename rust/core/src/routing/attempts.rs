@@ -420,6 +420,12 @@ impl<'w> RouteExecutor<'w> {
         if let (Some(hooks), Err(error)) = (&self.hooks, &mut result) {
             hooks.hide_unread_text(error);
         }
+        // Guardrails may have to redact the text, and without bodies no text of the provider is recorded.
+        if let (Ok(response), None, true) = (&result, &self.hooks, self.log.bodies.is_recording())
+            && let Some(body) = response.error_body()
+        {
+            self.log.details.describe_last_attempt(body);
+        }
         let (status, error) = match &result {
             Ok(response) => (Some(response.status()), None),
             Err(error) => (None, Some(error.code())),

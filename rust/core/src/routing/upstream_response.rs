@@ -208,6 +208,14 @@ impl UpstreamResponse {
         matches!(self.status(), 400 | 403) && body().is_some_and(|body| has_policy_error_code(body))
     }
 
+    /// Returns the body if it is an error that was read completely, and is neither compressed nor long.
+    pub(crate) fn error_body(&self) -> Option<&[u8]> {
+        if self.status() < 400 || !delivery::is_uncompressed(self.headers()) {
+            return None;
+        }
+        self.incoming.body.buffered_bytes().filter(|body| body.len() <= MAX_DISCARDED_BYTES).map(|body| &body[..])
+    }
+
     /// Discards the response. Reads the rest of a short body, so that the connection can be reused.
     pub(crate) async fn discard(mut self) {
         let body = &mut self.incoming.body;

@@ -388,6 +388,32 @@ async fn only_the_attempt_that_responded_is_recorded() {
 }
 
 #[tokio::test]
+async fn attempts_have_the_messages_of_the_provider_unless_bodies_are_not_recorded() {
+    for (body, part) in [
+        (json!({"error": {"message": "no quota for CANARY-stored-key", "code": "quota"}}), "no quota for ***"),
+        (json!([{"error": {"message": "é".repeat(2000)}}]), "ééé"),
+        (json!({"detail": "no such deployment"}), "no such deployment"),
+        (json!({"error": "overloaded"}), "overloaded"),
+    ] {
+        let provider = ScriptedServer::start_responding(json_response("429 x", "", &body.to_string())).await;
+        for debug in ["true", "false"] {
+            let spool = SpoolFolder::new();
+            let gateway = spool.gateway(&provider.url(), |_| ());
+            gateway.apply_snapshot(&json!({"epoch": "1",
+                "providers": [{"slug": "mine", "provider": "mock", "api_key": "CANARY-stored-key"}]}));
+            let config = json!({"strategy": {"mode": "fallback"}, "targets": [{"provider": "@mine"}]});
+            let request = TestRequest::new("POST", CHAT_PATH).header("x-gateway-config", &config.to_string());
+            let request = request.header("content-type", "application/json").header("x-gateway-debug", debug);
+            assert_eq!(gateway.send(request.body(chat_body("m", false))).await.status, 429);
+            let end = spool.frames().pop().unwrap().json();
+            let reason = end["attempts"][0]["reason"].as_str().unwrap_or_default();
+            assert_eq!(reason.contains(part), debug == "true", "{reason}");
+            assert!(reason.len() <= 512 && !spool.text().contains("CANARY"));
+        }
+    }
+}
+
+#[tokio::test]
 async fn stream_without_the_hidden_usage_is_recorded_as_delivered_too() {
     let provider = Server::start().await;
     let spool = SpoolFolder::new();

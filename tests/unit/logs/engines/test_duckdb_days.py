@@ -8,6 +8,7 @@ import uuid
 from typing import TYPE_CHECKING, Any, get_args
 
 import duckdb
+import pandas as pd
 import pytest
 
 from penstock.logs.batch import RecordBatch
@@ -71,6 +72,10 @@ def test_files_are_sorted_and_readable_by_other_tools(sealed: DuckDbEngine, tmp_
     assert len(rows) > 50
     assert rows == sorted(rows, key=lambda row: (row[0], row[1]))
     assert isinstance(rows[0][2], dict)
+    frame = pd.read_parquet(path)
+    assert list(frame["workspace_id"]) == [row[0] for row in rows]
+    assert [dict(pairs) for pairs in frame["metadata"]] == [row[2] for row in rows]
+    assert frame["cost_nanodollars"].sum() > 0
     sealed.close()
 
 

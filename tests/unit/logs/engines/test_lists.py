@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.logs.batch import RecordBatch
-from penstock.logs.engines.lists import build_tree
+from penstock.logs.engines.lists import MAX_TRACE_RECORDS, MAX_TREE_DEPTH, build_tree
+from penstock.logs.engines.protocol import QueryTooLargeError
 from penstock.logs.query import (
     FeedbackQuery,
     GetQuery,
@@ -19,10 +20,13 @@ from penstock.logs.query import (
     Restriction,
     TraceQuery,
 )
+from tests.unit.logs.conftest import open_duckdb
 from tests.unit.logs.engines.test_graphs import DAYS
 from tests.unit.logs.samples import START, Sample
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from penstock.logs.engines.protocol import LogEngine
 
 
@@ -148,6 +152,45 @@ def test_spans_that_are_their_own_ancestors_lose_no_record():
         return sum(1 + count(node["children"]) for node in nodes)
 
     assert count(build_tree(spans)) == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "is_complete"),
+    [
+        ({"limit": 4}, True),
+        ({"limit": 5}, False),
+        ({"limit": 4, "order": "asc"}, False),
+        ({"limit": 4, "with_total": True}, False),
+        ({"limit": 1, "filters": {"workspace_ids": ["w2"]}}, False),
+    ],
+)
+def test_search_with_too_many_hits_omits_none_silently(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], is_complete: bool
+):
+    monkeypatch.setattr("penstock.logs.engines.duckdb_fragments.MAX_TEXT_HITS", 5)
+    engine = open_duckdb(tmp_path / "store")
+    records = [{**make_span(None, None), "workspace_id": "w2" if number < 3 else "w1"} for number in range(8)]
+    lines = [json.dumps(record).encode() for record in records]
+    texts = {uuid.UUID(record["id"]): "the common word" for record in records}
+    engine.insert(RecordBatch("n", "edge-1", lines, texts=texts), {})
+    filters = LogFilters(organisation_id="org", q="common", **options.pop("filters", {}))
+    query = ListQuery(filters=filters, **options)
+    if is_complete:
+        assert len(engine.run(query, 10)["data"]) == options["limit"]
+    else:
+        with pytest.raises(QueryTooLargeError, match="more words"):
+            engine.run(query, 10)
+    engine.close()
+
+
+def test_deep_traces_become_documents_that_decoders_accept():
+    spans = [make_span(str(number), str(number - 1)) for number in range(MAX_TRACE_RECORDS)]
+    (root,) = json.loads(json.dumps(build_tree(spans)))
+    depth, count, level = 0, 0, [root]
+    while level:
+        depth, count = depth + 1, count + len(level)
+        level = [child for record in level for child in record["children"]]
+    assert (depth, count) == (MAX_TREE_DEPTH, MAX_TRACE_RECORDS)
 
 
 def test_feedback_is_found_by_trace_and_by_identifier(loaded: LogEngine, sample: Sample):

@@ -18,6 +18,8 @@ use crate::{
 
 /// Maximum number of attempts that a record lists. Further ones are only counted in the routing decision.
 const MAX_ATTEMPTS: usize = 64;
+/// Maximum length of the recorded message of a provider's error.
+const MAX_PROVIDER_MESSAGE_BYTES: usize = 512;
 /// Response headers of the provider that are recorded. None of them can contain a credential.
 const SHOWN_RESPONSE_HEADERS: [&str; 12] = [
     "apim-request-id",
@@ -104,6 +106,8 @@ pub struct Attempt {
     pub start: Duration,
     pub duration: Duration,
     pub failure: Option<AttemptFailure>,
+    /// Message of the provider's error; `None` if there is none, or if bodies are not recorded.
+    pub provider_message: Option<Box<str>>,
 }
 
 /// Why a request to a provider got no usable response.
@@ -230,6 +234,14 @@ impl RecordDetails {
         }
     }
 
+    /// Records the message in the body of the provider's error. The response to the client has only that of the last
+    /// attempt.
+    pub fn describe_last_attempt(&mut self, error_body: &[u8]) {
+        if let Some(attempt) = self.attempts.last_mut() {
+            attempt.provider_message = find_error_message(error_body);
+        }
+    }
+
     /// Records the headers of the provider's response that may be shown.
     pub fn set_response_headers(&mut self, headers: &Headers) {
         let is_shown = |name: &[u8]| {
@@ -300,6 +312,8 @@ impl RecordDetails {
                 if let Some(failure) = &attempt.failure {
                     fields.text("error", failure.error_code);
                     fields.optional_text("reason", failure.reason.as_deref());
+                } else {
+                    fields.optional_text("reason", attempt.provider_message.as_deref());
                 }
             });
         });
@@ -310,6 +324,18 @@ impl RecordDetails {
         let Some(headers) = self.response_headers.as_ref().filter(|headers| !headers.is_empty()) else { return };
         line.object("response_headers", |fields| headers.iter().for_each(|(name, value)| fields.bytes(name, value)));
     }
+}
+
+/// Returns the message in a JSON error of any API format, cut to `MAX_PROVIDER_MESSAGE_BYTES`.
+fn find_error_message(body: &[u8]) -> Option<Box<str>> {
+    let json: serde_json::Value = serde_json::from_slice(body).ok()?;
+    let json = json.get(0).unwrap_or(&json);
+    let fields = |json: &serde_json::Value| {
+        let text = ["message", "Message", "error", "detail"].iter().find_map(|name| json.get(name)?.as_str());
+        text.map(ToOwned::to_owned)
+    };
+    let message = json.get("error").and_then(fields).or_else(|| fields(json)).filter(|message| !message.is_empty())?;
+    Some(message[..message.floor_char_boundary(MAX_PROVIDER_MESSAGE_BYTES)].into())
 }
 
 /// Writes which SDK the client uses.

@@ -1,0 +1,98 @@
+"""The log worker: queries of several tenants at once, and retention on a full disk."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from penstock.logs.engines.protocol import LogEngineError
+from penstock.logs.messages import QueryRequest
+from penstock.logs.query import GetQuery, ListQuery, LogFilters, Restriction
+from penstock.logs.worker import LogWorker, list_scopes
+from penstock.settings import Records, Settings
+from tests.unit.logs.engine import MemoryEngine
+
+if TYPE_CHECKING:
+    import datetime as dt
+    from pathlib import Path
+
+    from penstock.logs.query import LogQuery
+
+
+class SlowEngine(MemoryEngine):
+    """Engine in which queries of the organisation `busy` wait for an event."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.free = threading.Event()
+        self.running = 0
+        self.most_running = 0
+        self.steps: list[str] = []
+
+    def run(self, query: LogQuery, timeout_seconds: float) -> dict[str, Any]:
+        assert timeout_seconds > 0
+        if list_scopes(query)[0] == "busy":
+            self.running += 1
+            self.most_running = max(self.running, self.most_running)
+            self.free.wait(10)
+            self.running -= 1
+        return {}
+
+    def seal_days(self, now: dt.datetime) -> None:
+        del now
+        self.steps.append("seal")
+        raise OSError(28, "No space left on device")
+
+    def drop_before(self, records: dt.date, bodies: dt.date) -> None:
+        del records, bodies
+        self.steps.append("drop")
+
+
+def make_worker(folder: Path, engine: SlowEngine) -> LogWorker:
+    worker = LogWorker(Settings(records=Records(path=str(folder / "records.jsonl"))), engine)
+    worker._is_open = True
+    return worker
+
+
+def make_request(organisation: str, workspace: str, seconds: float = 10) -> QueryRequest:
+    filters = LogFilters(organisation_id=organisation, workspace_ids=[workspace])
+    return QueryRequest(ListQuery(filters=filters), seconds)
+
+
+def test_one_tenant_leaves_query_slots_to_others(tmp_path: Path):
+    engine = SlowEngine()
+
+    async def scenario() -> None:
+        worker = make_worker(tmp_path, engine)
+        busy = [
+            asyncio.ensure_future(worker._run_query(make_request("busy", f"w{number % 5}"))) for number in range(50)
+        ]
+        await asyncio.wait_for(worker._run_query(make_request("other", "w")), 5)
+        # A query that gets no slot in its time is given up, so that no queue of abandoned queries grows.
+        with pytest.raises(LogEngineError, match="other queries are running"):
+            await worker._run_query(make_request("busy", "w0", 0.05))
+        engine.free.set()
+        await asyncio.gather(*busy)
+
+    asyncio.run(scenario())
+    assert engine.most_running == 3
+
+
+def test_workspaces_and_users_have_query_slots_of_their_own():
+    filters = LogFilters(organisation_id="o", workspace_ids=["w1", "w2"], restricted_to=Restriction(user_ids=["u"]))
+    assert list_scopes(ListQuery(filters=filters)) == ("o", "w1 w2 u")
+    assert list_scopes(GetQuery(organisation_id="o", id="x")) == ("o", "*")
+
+
+def test_retention_deletes_before_it_needs_space(tmp_path: Path):
+    engine = SlowEngine()
+
+    async def scenario() -> None:
+        with pytest.raises(OSError, match="No space"):
+            await make_worker(tmp_path, engine)._run_retention()
+
+    asyncio.run(scenario())
+    assert engine.steps == ["drop", "seal"]
