@@ -144,7 +144,7 @@ impl TargetHooks {
         let length = prepared.body.complete_bytes().len();
         let (request, texts) = run_offloaded(length, parse).await?;
         let reading =
-            Reading::of_request(executor.client_request, executor.is_websocket, (&request, &texts), &prepared.body);
+            Reading::of_request(executor.client_request, executor.is_websocket, &request, &texts, &prepared.body);
         if reading == Reading::StoredOutput {
             after.extend(hooks_for_stored_output(&before));
         }

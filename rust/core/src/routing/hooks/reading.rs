@@ -77,7 +77,8 @@ impl Reading {
     pub fn of_request(
         client_request: &ClientRequest<'_>,
         is_websocket: bool,
-        (request, texts): (&Value, &[TextPart]),
+        request: &Value,
+        texts: &[TextPart],
         body: &Body,
     ) -> Self {
         let operation = client_request.requested_operation();
