@@ -27,7 +27,8 @@ def check_sections(checks: Sequence[Schema]) -> Iterator[str]:
         description = check["description"].rstrip(".")
         hooks = " and ".join(HOOKS[hook] for hook in check["hooks"])
         yield f"## {check['id']}"
-        yield f"{check['name']}: {description}. It checks {hooks}."
+        aliases = "".join(f" `{alias}` is the same check." for alias in check["aliases"])
+        yield f"{check['name']}: {description}. It checks {hooks}.{aliases}"
         yield parameter_table(check["parameters"], check["secrets"])
 
 

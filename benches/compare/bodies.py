@@ -9,6 +9,8 @@ REQUEST_BYTES = 961
 RESPONSE_BYTES = 1041
 LARGE_REQUEST_BYTES = 1_000_000
 SMALL_REQUEST_BYTES = 200
+# A text of 2 KB, and the rest of its request.
+GUARDED_REQUEST_BYTES = 2048 + 120
 # What OpenAI's Python SDK sends besides the headers that every client sends.
 SDK_HEADERS = {
     "accept": "application/json",
@@ -73,6 +75,11 @@ def realistic_prompt() -> dict[str, object]:
 
 def request_with_config(config: str) -> RequestSpec:
     return RequestSpec(f"mock?response_bytes={RESPONSE_BYTES}", config=config)
+
+
+def guarded_request(config: str) -> RequestSpec:
+    """Returns a request with a text of 2 KB, for a config with or without guardrails."""
+    return RequestSpec(f"mock?response_bytes={RESPONSE_BYTES}", GUARDED_REQUEST_BYTES, config=config)
 
 
 def large_request() -> RequestSpec:

@@ -62,6 +62,8 @@ METRICS: tuple[Metric, ...] = (
     Metric("kept answer", "× the CPU of the same response forwarded", "cache", "of_forwarded", 0.8),
     Metric("5 levels, 100 targets: added to one target", "CPU µs/request", "routing", "nested_us", 5),
     Metric("1,000 conditions: added to one target", "CPU µs/request", "routing", "conditional_us", 50),
+    Metric("five checks of a text of 2 KB: added", "CPU µs/request", "guardrails", "checks_us", 30),
+    Metric("five checks of a text of 2 KB: added", "CPU µs/request", "guardrails", "checks_us", 1 / 30, "portkey"),
     Metric("added latency, 1 connection, p50", "µs", LATENCY_WORKLOAD, "added_p50_us", 2.5, "nginx"),
     Metric("added latency, 1 connection, p99", "µs", LATENCY_WORKLOAD, "added_p99_us", 2.5, "nginx"),
     Metric("500 slow streams", "KB/stream", "hold", "kb_per_stream", 40),

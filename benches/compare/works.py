@@ -9,7 +9,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 from urllib.request import urlopen
 
-from benches.compare import bodies, cores, load
+from benches.compare import bodies, cores, guarded, load
 from benches.compare.gateway import InvalidSample, RunningGateway, run_gateway, send_request
 from benches.compare.peers import burning
 from benches.compare.peers.penstock import BurningPenstock
@@ -159,6 +159,26 @@ def measure_routing(bench: BenchContext) -> Measurements:
     return {
         "nested_us": nested - single,
         "conditional_us": conditional - single,
+        "foreign": max(values["foreign"] for turn in turns for values in turn.values()),
+    }
+
+
+def measure_guardrails(bench: BenchContext) -> Measurements:
+    """Measures what five checks of a text of 2 KB add to the same request without them."""
+    bench.gateway.peer.save_configs(bench.gateway.launch)
+    _wait_for_configs(bench.gateway, bodies.guarded_request(guarded.GUARDED))
+    turns = [
+        {
+            config: _measure_requests(bench, "whole", bodies.guarded_request(config), {"connections": 16})
+            for config in order
+        }
+        for order in (guarded.CONFIG_NAMES, guarded.CONFIG_NAMES[::-1]) * ROUTING_REPEATS
+    ]
+    without, checked = (median(turn[config]["cpu_us"] for turn in turns) for config in guarded.CONFIG_NAMES)
+    return {
+        "unguarded_us": without,
+        "guarded_us": checked,
+        "checks_us": checked - without,
         "foreign": max(values["foreign"] for turn in turns for values in turn.values()),
     }
 
@@ -407,6 +427,7 @@ WORKLOADS: tuple[Workload, ...] = (
     Workload("onewrite", "burst", make_stream_workload(ONE_WRITE_STREAM, BURST_STREAM_COUNT)),
     Workload("cache", "cache", measure_cache, only_peers=("penstock", "nginx")),
     Workload("routing", "routing", measure_routing, only_peers=("penstock",)),
+    Workload("guardrails", "guardrails", measure_guardrails, only_peers=("penstock", "portkey")),
     Workload("body", "body", measure_large_body),
     Workload("latency", "latency", make_complete_workload(1), includes_direct=True),
     Workload("steady", "latency", make_rate_workload(40, 1), includes_direct=True),

@@ -77,6 +77,7 @@ def test_core_tests_are_named_after_modules():
         "faults",
         "fine_tuning",
         "guardrail_checks",
+        "guardrail_defaults",
         "guardrail_fields",
         "guardrail_logs",
         "guardrail_matrix",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+
+from benches.compare import guarded
 from benches.compare.peers import packages
 from benches.compare.peers.peer import LaunchContext, Peer
 
@@ -35,3 +38,8 @@ class Portkey(Peer):
             "x-portkey-provider": "openai",
             "x-portkey-custom-host": f"{launch.provider_url}/v1",
         }
+
+    def headers_for_config(self, launch: LaunchContext, config: str) -> dict[str, str]:
+        target = {"provider": "openai", "custom_host": f"{launch.provider_url}/v1", "api_key": "sk-pretend"}
+        written = guarded.make_config(config, target)
+        return {**super().request_headers(launch), "x-portkey-config": json.dumps(written)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from benches.compare import bodies
+from benches.compare import bodies, guarded
 
 MOCK_TARGET: dict[str, Any] = {"provider": "mock"}
 LEVELS, TARGETS, CONDITIONS = 5, 100, 1000
@@ -46,6 +46,7 @@ CONFIGS = {
     "single": MOCK_TARGET,
     "nested": _nested_config(),
     "conditional": _conditional_config(),
+    **{name: guarded.make_config(name, MOCK_TARGET) for name in guarded.CONFIG_NAMES},
 }
 
 
@@ -57,6 +58,8 @@ def render_tables() -> str:
 
 
 def _render_inline(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
     if isinstance(value, dict):
         return "{" + ", ".join(f"{json.dumps(key)} = {_render_inline(member)}" for key, member in value.items()) + "}"
     if isinstance(value, list):

@@ -27,8 +27,12 @@ from penstock.store.tenant import Row
 StructType = type[msgspec.Struct]
 # Converts rows to response structs, and loads the related rows that these need.
 RowRenderer = Callable[[TenantSession, list[Row]], Awaitable[list[Any]]]
-CreateHandler = Callable[[TenantSession, Any], Awaitable[Any]]
-UpdateHandler = Callable[[TenantSession, Row, Any], Awaitable[Any]]
+# A handler gets the session, the row of an update, the body, and what its `prepare` returned if it has one.
+CreateHandler = Callable[..., Awaitable[Any]]
+UpdateHandler = Callable[..., Awaitable[Any]]
+# Does slow work before the transaction, in which other changes wait. It gets the context, the key of an update, and
+# the body.
+PrepareHandler = Callable[..., Awaitable[Any]]
 DeleteHandler = Callable[[TenantSession, Row], Awaitable[None]]
 
 
@@ -93,14 +97,21 @@ class CrudRoutes:
             "tags": self._tags,
         }
 
-    def create_route(self, new: StructType, response_type: Any, make: CreateHandler) -> Any:  # noqa: ANN401 - what the framework makes of it
+    def create_route(
+        self,
+        new: StructType,
+        response_type: Any,  # noqa: ANN401 - what the framework makes of it
+        make: CreateHandler,
+        prepare: PrepareHandler | None = None,
+    ) -> Any:  # noqa: ANN401 - as above
         """Builds the route that creates an object."""
 
         @post("/", status_code=200, **self._route_options("create", f"Create {self._singular}", make))
         async def create(data: JSONBody[new], context: NamedDependency[RequestContext]) -> response_type:
             """Creates an object."""
+            prepared = [await prepare(context, data)] if prepare else []
             async with context.write_session(getattr(data, "workspace_id", None)) as session:
-                return await make(session, data)
+                return await make(session, data, *prepared)
 
         return create
 
@@ -155,6 +166,7 @@ class CrudRoutes:
         alter: UpdateHandler,
         response_type: Any,  # noqa: ANN401 - as above
         showing: RowRenderer,
+        prepare: PrepareHandler | None = None,
     ) -> Any:  # noqa: ANN401 - as above
         """Builds the route that updates an object. A client may also send back read-only fields of `response_type`."""
         resource = self.resource
@@ -163,11 +175,12 @@ class CrudRoutes:
         @put("/{key:str}", **route_options, dependencies=self._placed, opt={SHOWN_OPTION: response_type})
         async def update(key: IdOrSlug, data: JSONBody[change], context: NamedDependency[RequestContext]) -> changed:
             """Updates an object."""
+            prepared = [await prepare(context, key, data)] if prepare else []
             async with context.write_session(context.place) as session:
                 row = await resource.get(session, key)
                 if context.sends_read_fields:
                     await context.check_unchanged(session, (await showing(session, [row]))[0])
-                return await alter(session, row, data)
+                return await alter(session, row, data, *prepared)
 
         return update
 

@@ -18,13 +18,13 @@ from penstock.kit.resource import Resource
 from penstock.schemas import field_error
 from penstock.secrets import config_credentials, guardrail_credentials, partner_credentials
 from penstock.secrets.config_credentials import SplitDocument
+from penstock.secrets.partner_credentials import SharedCredentials
 from penstock.store.guardrail_tables import guardrails
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.kit.tenant_session import TenantSession
-    from penstock.secrets.partner_credentials import SharedCredentials
     from penstock.store.tenant import Row
 
 GUARDRAILS = Resource("guardrails", guardrails, publishes=True, unlisted=frozenset({"checks", "actions", "sealed"}))
@@ -209,32 +209,45 @@ def _parse_metadata(path: str, metadata: JsonObject | str | None) -> JsonObject:
         raise field_error(path, "is not allowed: expected an object, or an object in a JSON string") from None
 
 
-async def make_content(
-    checks: list[JsonObject],
-    actions: JsonObject,
-    before: SplitDocument = NO_CHECKS,
-    older: Sequence[SplitDocument] = (),
-    shared: SharedCredentials | None = None,
-) -> Content:
-    """Validates checks and actions. Replaces masks by the credentials of the stored checks `before`, or of `older`
-    versions. `shared` are the organisation's credentials for partners. They are used for the validation and not stored
-    with the checks.
+class Draft(msgspec.Struct, frozen=True):
+    """Checks with their credentials, actions, and the credentials of the organisation that the checks need. Those are
+    used for the validation, and not stored with the checks.
     """
-    restored = guardrail_credentials.restore_masks(checks, before, older)
-    shared = shared or {}
-    filled = partner_credentials.fill_credentials(restored, shared)
-    try:
-        await validate_document("guardrail", to_engine_document(filled, actions))
-    except InvalidError as error:
-        reasons = partner_credentials.explain_missing(restored, shared)
-        if not reasons:
-            raise
-        problems = [Problem(problem.path, reasons.get(problem.path, problem.message)) for problem in error.problems]
-        raise InvalidError(join_problems(problems), problems) from None
-    divided = guardrail_credentials.split_credentials(restored)
-    if (count := len(divided.secrets)) > MAX_CREDENTIALS:
-        raise field_error("checks", f"must hold at most {MAX_CREDENTIALS} credentials, not {count}")
-    return Content(divided, actions)
+
+    checks: list[JsonObject]
+    actions: JsonObject
+    shared: SharedCredentials
+
+    def to_document(self) -> JsonObject:
+        """Returns the document that the engine validates."""
+        return to_engine_document(partner_credentials.fill_credentials(self.checks, self.shared), self.actions)
+
+    async def validate(self) -> None:
+        """Raises InvalidError with all problems."""
+        try:
+            await validate_document("guardrail", self.to_document())
+        except InvalidError as error:
+            reasons = partner_credentials.explain_missing(self.checks, self.shared)
+            if not reasons:
+                raise
+            problems = [Problem(problem.path, reasons.get(problem.path, problem.message)) for problem in error.problems]
+            raise InvalidError(join_problems(problems), problems) from None
+
+    def to_content(self) -> Content:
+        """Returns the content to store."""
+        divided = guardrail_credentials.split_credentials(self.checks)
+        if (count := len(divided.secrets)) > MAX_CREDENTIALS:
+            raise field_error("checks", f"must hold at most {MAX_CREDENTIALS} credentials, not {count}")
+        return Content(divided, self.actions)
+
+
+async def make_content(
+    checks: list[JsonObject], actions: JsonObject, shared: SharedCredentials | None = None
+) -> Content:
+    """Validates the checks and actions of a new guardrail."""
+    draft = Draft(guardrail_credentials.restore_masks(checks, NO_CHECKS), actions, shared or {})
+    await draft.validate()
+    return draft.to_content()
 
 
 def asks_models(content: Content) -> bool:

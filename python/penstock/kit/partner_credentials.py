@@ -74,21 +74,36 @@ def reject_unknown_partner(partner: str) -> None:
         raise field_error("partner", f"{partner!r} {describe_unknown(partner, known)}")
 
 
-async def seal_credentials(
+async def restore_credentials(
     session: TenantSession, row: Mapping[str, Any], credentials: JsonObject, base_url: str | None
-) -> dict[str, Any]:
-    """Validates credentials, and returns the column values. Masks stand for the stored credentials of `row`."""
+) -> JsonObject:
+    """Returns the parameters `credentials` and `baseURL`. Masks stand for the stored credentials of `row`."""
     before = SplitDocument([], {})
     if row.get("sealed"):
         opened = config_credentials.decode_secrets(await session.open(row["sealed"], row["id"]))
         before = SplitDocument([partner_credentials.to_check(row)], opened)
-    sent = partner_credentials.to_check({**row, "credentials": credentials, "base_url": base_url})
+    return restore_masks(row["slug"], credentials, base_url, before)
+
+
+def restore_masks(
+    partner: str, credentials: JsonObject, base_url: str | None, before: SplitDocument | None = None
+) -> JsonObject:
+    """Returns the parameters `credentials` and `baseURL`. Masks stand for the stored credentials in `before`."""
+    sent = partner_credentials.to_check({"slug": partner, "credentials": credentials, "base_url": base_url})
     try:
-        restored = guardrail_credentials.restore_masks([sent], before)
+        restored = guardrail_credentials.restore_masks([sent], before or SplitDocument([], {}))
     except InvalidError as error:
         raise _body_error(error.problems) from None
-    await _validate(row["slug"], restored[0][PARAMETERS])
-    divided = guardrail_credentials.split_credentials(restored)
+    return restored[0][PARAMETERS]
+
+
+async def seal_parameters(session: TenantSession, row: Mapping[str, Any], parameters: JsonObject) -> dict[str, Any]:
+    """Returns the column values of credentials."""
+    check = partner_credentials.to_check(
+        {"slug": row["slug"], "credentials": parameters[CREDENTIALS], "base_url": None}
+    )
+    check[PARAMETERS] = parameters
+    divided = guardrail_credentials.split_credentials([check])
     return {
         "credentials": divided.masked[0][PARAMETERS][CREDENTIALS],
         # Masked if it has a secret, which is then in `sealed`.
@@ -97,7 +112,26 @@ async def seal_credentials(
     }
 
 
-async def _validate(partner: str, parameters: JsonObject) -> None:
+class CheckValidator:
+    """Validates checks in the engine, each once. A route validates before its transaction, because other changes of the
+    organisation wait while that is open. In the transaction it validates again what has changed meanwhile.
+    """
+
+    def __init__(self) -> None:
+        """Starts without any valid check."""
+        self._valid: set[bytes] = set()
+
+    async def find_problems(self, checks: Sequence[JsonObject]) -> list[Problem]:
+        """Returns the problems of checks that have not been found valid yet."""
+        by_content = {msgspec.json.encode((check["id"], check[PARAMETERS]), order="sorted"): check for check in checks}
+        new = {content: check for content, check in by_content.items() if content not in self._valid}
+        problems = await _find_problems(list(new.values())) if new else []
+        if not problems:
+            self._valid |= new.keys()
+        return problems
+
+
+async def reject_unusable(partner: str, parameters: JsonObject, validator: CheckValidator) -> None:
     """Rejects credentials that no check of the partner can use."""
     ids = partner_credentials.checks_by_partner()[partner]
     sent: JsonObject = parameters[CREDENTIALS]
@@ -116,7 +150,8 @@ async def _validate(partner: str, parameters: JsonObject) -> None:
         problems.append(Problem(CREDENTIALS, f"lacks what the checks of {partner!r} need: {' or '.join(options)}"))
     checks = [partner_credentials.sample_check(check_id, parameters) for check_id in usable]
     # Problems of other parameters are those of the guardrails.
-    problems += [problem for problem in await _find_problems(checks) if ENGINE_PATH.match(problem.path)]
+    found = await validator.find_problems(checks)
+    problems += [problem for problem in found if ENGINE_PATH.match(problem.path)]
     if problems:
         raise _body_error(problems)
 
@@ -153,26 +188,27 @@ async def find_users(session: TenantSession, partner: str) -> list[Row]:
     return [row for row in rows if partner in partner_credentials.find_partners(row["checks"])]
 
 
-async def update_users(session: TenantSession, row: Row) -> None:
-    """Checks that changed credentials suit the guardrails that use them, and publishes these guardrails. `row` has the
-    new values.
-    """
-    users = await find_users(session, row["slug"])
+def reject_lost_access(row: Row, users: Sequence[Row]) -> None:
+    """Raises ConflictError if a guardrail that uses credentials may no longer do so. `row` has the new values."""
     lost = [user["slug"] for user in users if not may_use_secret(row, user["workspace_id"])]
     if lost:
         raise ConflictError(f"guardrails use these credentials and would lose access to them: {_name_some(lost)}")
-    shared = {row["slug"]: partner_credentials.open_parameters(row, await session.open(row["sealed"], row["id"]))}
-    validated: set[bytes] = set()
+
+
+async def reject_unsuitable(
+    partner: str, parameters: JsonObject, users: Sequence[Row], validator: CheckValidator
+) -> None:
+    """Rejects changed credentials that do not suit the guardrails that use them."""
     for user in users:
-        checks = [check for check in user["checks"] if partner_credentials.find_partner(check) == row["slug"]]
-        filled = partner_credentials.fill_credentials(checks, shared)
-        # Many guardrails have the same check, and this transaction blocks other changes of the organisation.
-        by_content = {msgspec.json.encode((check["id"], check[PARAMETERS]), order="sorted"): check for check in filled}
-        new = [check for content, check in by_content.items() if content not in validated]
-        validated |= by_content.keys()
-        if new and (problems := await _find_problems(new)):
+        checks = [check for check in user["checks"] if partner_credentials.find_partner(check) == partner]
+        filled = partner_credentials.fill_credentials(checks, {partner: parameters})
+        if problems := await validator.find_problems(filled):
             reasons = join_problems([Problem("", problem.message) for problem in problems])
             raise field_error(CREDENTIALS, f"do not suit the guardrail {user['slug']!r}, which uses them: {reasons}")
+
+
+async def publish_users(session: TenantSession, users: Sequence[Row]) -> None:
+    """Publishes guardrails with the changed credentials that they use."""
     if users:
         await session.mark_changed(*(section_name(guardrails, user["id"]) for user in users))
 

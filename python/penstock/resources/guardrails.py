@@ -124,6 +124,7 @@ class CheckDescription(msgspec.Struct, frozen=True, kw_only=True):
     """A check that guardrails may have."""
 
     id: shared_fields.Id
+    aliases: Annotated[list[str], Meta(description="other ids of the same check")]
     name: shared_fields.Name
     description: Annotated[str, Meta(description="what it checks")]
     hooks: Annotated[list[str], Meta(description="`input`: it checks requests; `output`: it checks responses")]
@@ -279,6 +280,7 @@ async def update_guardrail(
     sent back masked are unchanged. Requests use the new version at once.
     """
     values: dict[str, Any] = {name: value for name, value in sent_fields(data).items() if name in {"name", "status"}}
+    valid = await _validate_update(context, workspace_id, key, data)
     async with context.write_session(workspace_id) as session:
         before = await kit.get_guardrail(session, key, "update")
         # The precondition applies even if the request changes nothing.
@@ -287,7 +289,7 @@ async def update_guardrail(
         if values.get("status") == ARCHIVED and before["status"] != ARCHIVED:
             references.reject_if_used("guardrail", before["slug"], await find_users(session, before))
         old = await kit.open_content(session, before, before)
-        content = await _changed_content(session, before, data, old)
+        content = await _changed_content(session, before, data, old, valid)
         is_changed = not content.is_same(old)
         if is_changed:
             values |= await kit.seal_content(session, before["id"], content)
@@ -396,21 +398,51 @@ async def try_guardrail(
     return await run_trial(settings, content, data, row["slug"])
 
 
-async def _changed_content(
-    session: TenantSession, row: Row, data: UpdateGuardrail | EditedTrialRequest, old: kit.Content
-) -> kit.Content:
-    """Returns the content of a guardrail, in which the checks and actions of a request replace the stored ones."""
-    if data.checks is UNSET and data.actions is UNSET:
-        return old
-    actions = old.actions if data.actions is UNSET else kit.actions_to_builtins(data.actions)
+async def _validate_update(
+    context: RequestContext, workspace_id: str | None, key: str, data: UpdateGuardrail
+) -> dict[str, Any] | None:
+    """Validates new checks before the write transaction, because other changes of the organisation wait while that is
+    open. Returns the document that is valid; `None` if the request has no checks.
+    """
     if data.checks is UNSET:
-        return kit.Content(old.checks, actions)
-    checks = kit.checks_to_builtins(data.checks)
+        return None
+    async with context.read_session(workspace_id) as session:
+        row = await kit.get_guardrail(session, key, "update")
+        draft = await _draft_change(session, row, data.checks, data.actions, await kit.open_content(session, row, row))
+    await draft.validate()
+    return draft.to_document()
+
+
+async def _changed_content(
+    session: TenantSession,
+    row: Row,
+    data: UpdateGuardrail | EditedTrialRequest,
+    old: kit.Content,
+    valid: dict[str, Any] | None = None,
+) -> kit.Content:
+    """Returns the content of a guardrail, in which the checks and actions of a request replace the stored ones. `valid`
+    is a document that needs no further validation.
+    """
+    if data.checks is UNSET:
+        return old if data.actions is UNSET else kit.Content(old.checks, kit.actions_to_builtins(data.actions))
+    draft = await _draft_change(session, row, data.checks, data.actions, old)
+    if draft.to_document() != valid:
+        # Another request has changed stored credentials since the validation.
+        await draft.validate()
+    return draft.to_content()
+
+
+async def _draft_change(
+    session: TenantSession, row: Row, sent: Sequence[Check], actions: Actions | UnsetType, old: kit.Content
+) -> kit.Draft:
+    """Returns the checks and actions of a request, with the stored credentials in place of masks."""
+    checks = kit.checks_to_builtins(sent)
     older = (
         await kit.load_older_checks(session, row) if guardrail_credentials.has_unknown_masks(checks, old.checks) else []
     )
+    restored = guardrail_credentials.restore_masks(checks, old.checks, older)
     shared = await partner_kit.load_shared(session, row["workspace_id"], checks)
-    return await kit.make_content(checks, actions, old.checks, older, shared)
+    return kit.Draft(restored, old.actions if actions is UNSET else kit.actions_to_builtins(actions), shared)
 
 
 async def _to_saved(session: TenantSession, row: Row, content: kit.Content) -> SavedGuardrail:

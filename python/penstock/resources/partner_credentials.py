@@ -20,8 +20,10 @@ from penstock.secrets import partner_credentials
 from penstock.store.guardrail_tables import partner_credentials as table
 
 if TYPE_CHECKING:
-    from penstock.kit.tenant_session import TenantSession
+    from penstock.kit.tenant_session import RequestContext, TenantSession
     from penstock.store.tenant import Row
+
+    JsonObject = dict[str, Any]
 
 KIND = "partner-credentials"
 
@@ -95,12 +97,19 @@ async def render_rows(_session: TenantSession, rows: list[Row]) -> list[PartnerC
     ]
 
 
-async def create_credentials(session: TenantSession, data: CreatePartnerCredentials) -> Created:
+async def validate_new(_context: RequestContext, data: CreatePartnerCredentials) -> JsonObject:
+    """Validates new credentials. Returns them as parameters of a check."""
+    kit.reject_unknown_partner(data.partner)
+    parameters = kit.restore_masks(data.partner, data.credentials, data.base_url)
+    await kit.reject_unusable(data.partner, parameters, kit.CheckValidator())
+    return parameters
+
+
+async def create_credentials(session: TenantSession, data: CreatePartnerCredentials, parameters: JsonObject) -> Created:
     """Saves the credentials of a partner, once for an organisation. Guardrails of the allowed workspaces use them in
     checks that have none of their own; a guardrail of the organisation only if all workspaces are allowed.
     """
     session.caller.check_organisation(data.organisation_id)
-    kit.reject_unknown_partner(data.partner)
     if await session.find(table, data.partner) is not None:
         raise ConflictError(f"the organisation has credentials of {data.partner!r}; update them instead")
     row_id = new_id()
@@ -109,23 +118,50 @@ async def create_credentials(session: TenantSession, data: CreatePartnerCredenti
         **owner,
         **workspace_access.ALL_WORKSPACES,
         **await workspace_access.resolve_access(session, data, []),
-        **await kit.seal_credentials(session, owner, data.credentials, data.base_url),
+        **await kit.seal_parameters(session, owner, parameters),
         "created_by": session.caller.actor_id,
     }
     row = await PARTNER_CREDENTIALS.create(session, values)
     return Created(row["id"], row["slug"], KIND)
 
 
-async def update_credentials(session: TenantSession, row: Row, data: UpdatePartnerCredentials) -> EmptyResponse:
+async def _restore_sent(session: TenantSession, row: Row, data: UpdatePartnerCredentials) -> JsonObject | None:
+    """Returns changed credentials as parameters of a check; `None` if the request changes none."""
+    sent = sent_fields(data)
+    if not {"credentials", "base_url"} & sent.keys():
+        return None
+    credentials, base_url = (sent.get(name, row[name]) for name in ("credentials", "base_url"))
+    return await kit.restore_credentials(session, row, credentials, base_url)
+
+
+async def validate_update(context: RequestContext, key: str, data: UpdatePartnerCredentials) -> kit.CheckValidator:
+    """Validates changed credentials, also with the guardrails that use them. Returns what it found valid."""
+    validator = kit.CheckValidator()
+    async with context.read_session() as session:
+        row = await PARTNER_CREDENTIALS.get(session, key)
+        parameters = await _restore_sent(session, row, data)
+        users = await kit.find_users(session, row["slug"]) if parameters else []
+    if parameters:
+        await kit.reject_unusable(row["slug"], parameters, validator)
+        await kit.reject_unsuitable(row["slug"], parameters, users, validator)
+    return validator
+
+
+async def update_credentials(
+    session: TenantSession, row: Row, data: UpdatePartnerCredentials, validator: kit.CheckValidator
+) -> EmptyResponse:
     """Updates the credentials of a partner; requests use them within a second. Returns 400 or 409 if a guardrail that
     uses them would no longer work.
     """
-    sent = sent_fields(data)
     values = await workspace_access.resolve_access(session, data, row["allowed_workspaces"])
-    if {"credentials", "base_url"} & sent.keys():
-        credentials, base_url = (sent.get(name, row[name]) for name in ("credentials", "base_url"))
-        values |= await kit.seal_credentials(session, row, credentials, base_url)
-    await kit.update_users(session, await PARTNER_CREDENTIALS.update(session, row, values))
+    parameters = await _restore_sent(session, row, data)
+    users = await kit.find_users(session, row["slug"])
+    if parameters:
+        await kit.reject_unusable(row["slug"], parameters, validator)
+        await kit.reject_unsuitable(row["slug"], parameters, users, validator)
+        values |= await kit.seal_parameters(session, row, parameters)
+    kit.reject_lost_access(await PARTNER_CREDENTIALS.update(session, row, values), users)
+    await kit.publish_users(session, users)
     return EmptyResponse()
 
 
@@ -143,11 +179,11 @@ CRUD_ROUTES = CrudRoutes(
     scopes="organisation_guardrails",
 )
 routes = [
-    CRUD_ROUTES.create_route(CreatePartnerCredentials, Created, create_credentials),
+    CRUD_ROUTES.create_route(CreatePartnerCredentials, Created, create_credentials, validate_new),
     CRUD_ROUTES.list_route(PartnerCredentials, render_rows),
     CRUD_ROUTES.get_route(PartnerCredentials, render_rows),
     CRUD_ROUTES.update_route(
-        UpdatePartnerCredentials, EmptyResponse, update_credentials, PartnerCredentials, render_rows
+        UpdatePartnerCredentials, EmptyResponse, update_credentials, PartnerCredentials, render_rows, validate_update
     ),
     CRUD_ROUTES.delete_route(delete_credentials),
 ]

@@ -57,7 +57,8 @@ class StoredSecret(NamedTuple):
 
 @cache
 def _catalogue() -> dict[str, JsonObject]:
-    return {check["id"]: check for check in engine.guardrail_checks()}
+    """Returns the description of each check, by its id and its aliases."""
+    return {name: check for check in engine.guardrail_checks() for name in (check["id"], *check["aliases"])}
 
 
 def split_credentials(checks: Sequence[JsonObject]) -> SplitDocument:

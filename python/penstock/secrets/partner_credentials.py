@@ -15,9 +15,9 @@ from penstock.secrets.guardrail_credentials import PARAMETERS
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    JsonObject = dict[str, Any]
-    # The parameters `credentials` and `baseURL` that an organisation holds, by partner.
-    SharedCredentials = Mapping[str, JsonObject]
+JsonObject = dict[str, Any]
+# The parameters `credentials` and `baseURL` that an organisation holds, by partner.
+SharedCredentials = dict[str, JsonObject]
 
 CREDENTIALS, BASE_URL = "credentials", "baseURL"
 
@@ -26,6 +26,13 @@ CREDENTIALS, BASE_URL = "credentials", "baseURL"
 def _parameter_schemas() -> dict[str, JsonObject]:
     """Returns the JSON Schema of the parameters of each check that takes credentials. Plug-ins may not be loaded yet."""
     return {check["id"]: check[PARAMETERS] for check in engine.guardrail_checks() if CREDENTIALS in check["secrets"]}
+
+
+@cache
+def _ids_by_name() -> dict[str, str]:
+    """Returns the id of each check that takes credentials, by its id and its aliases."""
+    checks = [check for check in engine.guardrail_checks() if check["id"] in _parameter_schemas()]
+    return {name: check["id"] for check in checks for name in (check["id"], *check["aliases"])}
 
 
 @cache
@@ -38,18 +45,18 @@ def checks_by_partner() -> dict[str, list[str]]:
 
 
 def credential_names(check_id: str) -> dict[str, bool]:
-    """Returns the names of a check's credentials, each with true if it is required."""
-    schema: JsonObject = _parameter_schemas()[check_id]["properties"][CREDENTIALS]
+    """Returns the names of a check's credentials, each with true if it is required. `check_id` may be an alias."""
+    schema: JsonObject = _parameter_schemas()[_ids_by_name()[check_id]]["properties"][CREDENTIALS]
     required: list[str] = schema.get("required", [])
     return {name: name in required for name in schema["properties"]}
 
 
 def find_partner(check: Mapping[str, Any]) -> str | None:
     """Returns the partner whose credentials a check needs from its organisation; `None` if it needs none."""
-    partner, _, _ = str(check["id"]).partition(".")
-    is_partners = check["id"] in checks_by_partner().get(partner, ())
-    has_own = CREDENTIALS in check[PARAMETERS] or not check.get("is_enabled", True)
-    return partner if is_partners and not has_own else None
+    check_id = _ids_by_name().get(check["id"])
+    if check_id is None or CREDENTIALS in check[PARAMETERS] or not check.get("is_enabled", True):
+        return None
+    return check_id.partition(".")[0]
 
 
 def find_partners(checks: Sequence[Mapping[str, Any]]) -> set[str]:

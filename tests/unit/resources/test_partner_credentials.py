@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 ONE_STORE = True
 
 PATH = "partner-credentials"
+CHECK_IN_ENGINE = engine_validation.check_in_engine
 KEY, OTHER_KEY = "a-key-of-a-partner", "another-key-of-a-partner"
 LAKERA: dict[str, Any] = {"partner": "lakera", "credentials": {"apiKey": KEY}}
 CHECK: dict[str, Any] = {"id": "lakera.guard", "parameters": {"failOnError": True}}
@@ -216,6 +219,63 @@ def test_checks_get_only_the_credentials_that_they_know(bootstrapped_url: Secret
         await api.expect_error(
             400, "do not suit the guardrail", "PUT", f"{PATH}/azure", {"credentials": {"contentSafety": both["pii"]}}
         )
+
+    run_scenario(bootstrapped_url, scenario)
+
+
+def test_aliases_of_checks_get_the_credentials(bootstrapped_url: Secret):
+    aliases = {alias: check["id"] for check in engine.guardrail_checks() for alias in check["aliases"]}
+    assert aliases["acuvity.Acuvity"] == "acuvity.scan"
+    # The key of Acuvity is a token that names its host.
+    claims = base64.urlsafe_b64encode(b'{"opaque": {"apex-url": "https://acuvity.example"}}').decode().rstrip("=")
+    token = f"e30.{claims}.x"
+    saved = {"partner": "acuvity", "credentials": {"apiKey": token}}
+
+    async def scenario(api: ManagementClient) -> None:
+        workspace = await api.create_workspace()
+        body = {"name": "g", "checks": [{"id": "acuvity.Acuvity"}], "workspace_id": workspace["id"]}
+        await api.expect_error(400, "has no credentials of 'acuvity'", "POST", "guardrails", body)
+        await api.request_ok("POST", PATH, saved)
+        assert (await api.request_ok("GET", f"{PATH}/acuvity"))["checks"] == ["acuvity.scan"]
+        guardrail = await api.request_ok("POST", "guardrails", body)
+        assert (await published_parameters(api, guardrail["slug"]))["credentials"] == {"apiKey": token}
+        await api.expect_error(409, guardrail["slug"], "DELETE", f"{PATH}/acuvity")
+        # Credentials of its own are masked, as those of the check's id are.
+        own = [{"id": "acuvity.Acuvity", "parameters": {"credentials": {"apiKey": token}}}]
+        await api.request_ok("PUT", f"guardrails/{guardrail['id']}", {"checks": own})
+        assert token not in str(await api.request_ok("GET", f"guardrails/{guardrail['id']}"))
+
+    run_scenario(bootstrapped_url, scenario)
+
+
+def test_checks_are_compiled_before_other_changes_wait(bootstrapped_url: Secret, monkeypatch: pytest.MonkeyPatch):
+    compiling = {"credentials": asyncio.Event(), "guardrail": asyncio.Event()}
+    release = asyncio.Event()
+
+    async def compile_slowly(kind: str, document: dict[str, Any], *limits: Any) -> None:
+        if "slow" in str(document):
+            compiling["guardrail" if document["actions"] else "credentials"].set()
+            await release.wait()
+        await CHECK_IN_ENGINE(kind, document, *limits)
+
+    async def scenario(api: ManagementClient) -> None:
+        workspace = await api.create_workspace()
+        await api.request_ok("POST", PATH, LAKERA)
+        body = {"name": "g", "checks": [CHECK], "workspace_id": workspace["id"]}
+        guardrail = await api.request_ok("POST", "guardrails", body)
+        monkeypatch.setattr(kit, "check_in_engine", compile_slowly)
+        monkeypatch.setattr(engine_validation, "check_in_engine", compile_slowly)
+        slow = [{"id": "default.contains", "parameters": {"words": ["slow"]}}]
+        changes = [
+            asyncio.create_task(api.request_ok("PUT", f"{PATH}/lakera", {"credentials": {"apiKey": "a-slow-key"}})),
+            asyncio.create_task(api.request_ok("PUT", f"guardrails/{guardrail['id']}", {"checks": slow})),
+        ]
+        await asyncio.gather(*(event.wait() for event in compiling.values()))
+        # Another change of the organisation does not wait for them.
+        await api.create_workspace("quick")
+        assert not any(change.done() for change in changes)
+        release.set()
+        await asyncio.gather(*changes)
 
     run_scenario(bootstrapped_url, scenario)
 

@@ -90,6 +90,8 @@ pub struct Hook {
     pub on_fail: Option<Feedback>,
     /// Version of the saved guardrail.
     pub version: Option<Box<str>>,
+    /// True if the hook is a saved guardrail, false if a config defines it. A config may claim any `version`.
+    pub is_saved: bool,
     /// True if the hook only reports: it neither denies nor changes anything, and clients do not see its results.
     pub is_dry_run: bool,
     /// Configured handling of streams. `None`: `stream_mode` chooses it by what the hook does.

@@ -41,6 +41,7 @@ impl SavedGuardrail {
             let mut hook = compile_content(&content, Strictness::Lenient).ok()?;
             hook.id = self.slug.to_string();
             hook.version = Some(self.version.clone());
+            hook.is_saved = true;
             Some(Arc::new(hook))
         };
         self.hook.get_or_init(compile).as_ref()

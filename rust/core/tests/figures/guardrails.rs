@@ -3,6 +3,8 @@
 
 use std::{
     hint::black_box,
+    io::{Read, Write},
+    net::{TcpListener, TcpStream},
     time::{Duration, Instant},
 };
 
@@ -18,10 +20,6 @@ use penstock_core::{
 use penstock_llm::{operation::Operation, texts::request_texts};
 use penstock_net::headers::Headers;
 use serde_json::{Value, json};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpListener,
-};
 
 use crate::harness::{TestGateway, mock_target, post_with_config};
 
@@ -111,26 +109,28 @@ fn nothing_is_paid_without_guardrails() {
     assert!(took <= MAX_NOTHING_TIME, "{took:?}");
 }
 
-/// Starts a host that takes its time for each reply; returns its URL.
-async fn start_slow_host() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+/// Starts a host that takes its time for each reply; returns its URL. It runs on threads of its own, because timers of
+/// the runtime end up to a millisecond late.
+fn start_slow_host() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    tokio::spawn(async move {
-        loop {
-            let (mut stream, _) = listener.accept().await.unwrap();
-            tokio::spawn(async move {
-                let mut buffer = vec![0; 16 * 1024];
-                while let Ok(1..) = stream.read(&mut buffer).await {
-                    tokio::time::sleep(HOST_TIME).await;
-                    let reply = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 16\r\n\r\n{\"verdict\":true}";
-                    if stream.write_all(reply.as_bytes()).await.is_err() {
-                        return;
-                    }
-                }
-            });
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            std::thread::spawn(move || reply_slowly(stream));
         }
     });
     format!("http://{address}/check")
+}
+
+fn reply_slowly(mut stream: TcpStream) {
+    let mut buffer = vec![0; 16 * 1024];
+    while let Ok(1..) = stream.read(&mut buffer) {
+        std::thread::sleep(HOST_TIME);
+        let reply = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 16\r\n\r\n{\"verdict\":true}";
+        if stream.write_all(reply.as_bytes()).is_err() {
+            return;
+        }
+    }
 }
 
 #[tokio::test]
@@ -141,7 +141,7 @@ async fn two_hosts_side_by_side_add_their_time_once() {
     });
     let check = |url: &str| json!({"webhook": {"webhookURL": url}, "deny": true});
     let mut guarded = mock_target("");
-    guarded["input_guardrails"] = json!([check(&start_slow_host().await), check(&start_slow_host().await)]);
+    guarded["input_guardrails"] = json!([check(&start_slow_host()), check(&start_slow_host())]);
     let [plain, checked] = compare(&gateway, guarded).await;
     println!("p99 {plain:?}, with two hosts {checked:?}");
     assert!(checked.saturating_sub(plain) <= MAX_ADDED_BY_HOSTS, "{checked:?}, without {plain:?}");
@@ -176,7 +176,7 @@ async fn host_that_hangs_costs_nothing_after_its_breaker_opened() {
     let gateway = TestGateway::with_settings(&provider.url(), |settings| {
         settings.trusted_custom_hosts = vec!["127.0.0.1".into()];
     });
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/check", listener.local_addr().unwrap());
     // Connections are accepted by the system, and nobody reads them.
     let mut guarded = mock_target("");

@@ -32,6 +32,7 @@ mod files;
 mod fine_tuning;
 mod forward_headers;
 mod guardrail_checks;
+mod guardrail_defaults;
 mod guardrail_fields;
 mod guardrail_logs;
 mod guardrail_matrix;

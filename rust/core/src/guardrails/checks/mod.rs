@@ -119,7 +119,8 @@ pub fn rows() -> impl Iterator<Item = &'static CheckRow> {
 /// Returns the catalogue of checks, with those of plug-ins, as a JSON array.
 pub fn catalogue() -> Value {
     let own = rows().map(|row| {
-        json!({"id": row.id, "name": row.name, "description": row.description, "hooks": row.stages.names(),
+        let aliases: Vec<_> = row.alias.into_iter().collect();
+        json!({"id": row.id, "aliases": aliases, "name": row.name, "description": row.description, "hooks": row.stages.names(),
                 "parameters": row.parameters(), "secrets": row.secrets})
     });
     own.chain(plugins::catalogue().iter().cloned()).collect()

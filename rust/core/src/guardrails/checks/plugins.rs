@@ -80,8 +80,8 @@ pub fn register(json: &[u8]) -> Result<(), String> {
     for row in rows {
         let known = compile_plugin_check(&row)?;
         let hooks = known.stages.names();
-        plugins.catalogue.push(json!({"id": row.id, "name": row.name, "description": row.description, "hooks": hooks,
-            "parameters": known.parameters, "secrets": []}));
+        plugins.catalogue.push(json!({"id": row.id, "aliases": [], "name": row.name,
+            "description": row.description, "hooks": hooks, "parameters": known.parameters, "secrets": []}));
         if plugins.checks.insert(row.id.clone(), known).is_some() {
             return Err(format!("{}: two plug-ins have this check; rename one of the files", row.id));
         }

@@ -88,29 +88,43 @@ pub(super) fn find_hooks(resolver: &TargetResolver<'_>, node: &Node, stage: Stag
                 (false, true) => Origin::Organisation,
                 (false, false) => Origin::Workspace,
             };
-            if !hooks.iter().any(|(other, _)| Arc::ptr_eq(other, &hook)) {
-                hooks.push((hook, origin));
-            }
+            // A default that the config names, too, runs once, after all hooks of the config. Before them, it would not
+            // check what they write.
+            hooks.retain(|(other, _)| !Arc::ptr_eq(other, &hook));
+            hooks.push((hook, origin));
         }
     }
     Ok(hooks)
 }
 
-/// Hooks before the request and after the response.
-pub(super) type StageHooks = (Vec<Arc<Hook>>, Vec<Arc<Hook>>);
+/// Hooks of a request to one target.
+pub(super) struct StageHooks {
+    pub before: Vec<Arc<Hook>>,
+    pub after: Vec<Arc<Hook>>,
+    /// Number of hooks at the beginning of `after` that come from a config in the request itself.
+    pub after_of_client: usize,
+}
 
 /// Returns the hooks before a request to a node and after its response; `None` if there are none.
 ///
 /// # Errors
 /// If a guardrail does not exist or cannot run.
-pub(super) fn hooks_of(resolver: &TargetResolver<'_>, node: &Node) -> Result<Option<StageHooks>> {
+pub(super) fn hooks_of(
+    resolver: &TargetResolver<'_>,
+    node: &Node,
+    has_saved_config: bool,
+) -> Result<Option<StageHooks>> {
     if node.features.guardrails.is_empty() && !has_defaults(resolver) {
         return Ok(None);
     }
-    let list = |stage| -> Result<Vec<Arc<Hook>>> {
-        Ok(find_hooks(resolver, node, stage)?.into_iter().map(|(hook, _)| hook).collect())
-    };
-    Ok(Some((list(Stage::Input)?, list(Stage::Output)?)))
+    let after = find_hooks(resolver, node, Stage::Output)?;
+    let of_config = after.iter().take_while(|(_, origin)| *origin == Origin::Config).count();
+    let hooks_only = |hooks: Vec<(Arc<Hook>, Origin)>| hooks.into_iter().map(|(hook, _)| hook).collect();
+    Ok(Some(StageHooks {
+        before: hooks_only(find_hooks(resolver, node, Stage::Input)?),
+        after: hooks_only(after),
+        after_of_client: if has_saved_config { 0 } else { of_config },
+    }))
 }
 
 /// Describes the guardrails of a node for `explain`: what they may do, and where they come from.

@@ -18,7 +18,7 @@ use crate::{
         checks::{AwsSignature, CheckError, CheckOutcome, ExternalCall, plugins},
         host_access::{HostAccess, HostChoice, HostReply, HostRequest, ModelQuestion, PluginCall},
     },
-    state::shared::check_hosts::{CallerOfHosts, CheckHosts},
+    state::shared::check_hosts::{CallerOfHosts, CheckHosts, HostOwner},
 };
 
 /// Maximum bytes of the reply to an `ExternalCall`.
@@ -33,6 +33,8 @@ pub struct GatewayHosts {
     pub workspace: Option<Arc<str>>,
     /// Fingerprint of the hook.
     pub hook: u64,
+    /// True if the hook is a saved guardrail.
+    pub is_saved: bool,
     /// `None`: checks cannot call models.
     pub models: Option<Arc<ModelAccess>>,
 }
@@ -87,8 +89,9 @@ impl HostAccess for GatewayHosts {
 }
 
 impl GatewayHosts {
-    fn caller(&self) -> CallerOfHosts<'_> {
-        CallerOfHosts { workspace: self.workspace.as_deref().unwrap_or_default(), hook: self.hook }
+    fn caller(&self) -> CallerOfHosts {
+        let workspace = self.workspace.as_deref().unwrap_or_default().to_owned();
+        CallerOfHosts { owner: HostOwner { workspace, is_saved: self.is_saved }, hook: self.hook }
     }
 
     async fn send_signed(

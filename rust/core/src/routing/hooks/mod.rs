@@ -33,12 +33,13 @@ pub(crate) use request_check::may_redact_request;
 pub use trial::Trial;
 
 use self::{
+    effective::StageHooks,
     model_call::ModelAccess,
     reading::{Reading, has_known_texts},
     restorations::Restorations,
     restore::build_rewriter,
-    rewriting::may_rewrite,
-    runner::{HookRun, HookRunner, run_hooks},
+    rewriting::{decides, may_rewrite},
+    runner::{HookRun, HookRunner, run_after_others, run_hooks},
     stored_names::hooks_for_stored_output,
     stream_end::StreamHooks,
     subject::HookSubject,
@@ -80,6 +81,8 @@ const BACKGROUND_BYTES_PER_PERMIT: u32 = 64 * 1024;
 pub(crate) struct TargetHooks {
     before: Vec<Arc<Hook>>,
     after: Vec<Arc<Hook>>,
+    /// Number of hooks at the beginning of `after` that come from a config in the request itself.
+    after_of_client: usize,
     results: SharedHookResults,
     runner: HookRunner,
     /// Values that were replaced in the request, and that the response returns to the client.
@@ -122,7 +125,9 @@ impl TargetHooks {
         prepared: &PreparedBody,
     ) -> Result<Option<Box<Self>>> {
         let resolver = executor.resolver;
-        let Some((before, mut after)) = effective::hooks_of(resolver, node)? else { return Ok(None) };
+        let has_saved_config = executor.plan.config_slug.is_some();
+        let Some(hooks) = effective::hooks_of(resolver, node, has_saved_config)? else { return Ok(None) };
+        let StageHooks { before, mut after, after_of_client } = hooks;
         let results = SharedHookResults::default();
         results.lock().hides_request = resolver.hides_prompt();
         let sharing_prompt = resolver.find_sharing_prompt(target.saved_provider, &prepared.model)?;
@@ -138,7 +143,8 @@ impl TargetHooks {
         };
         let length = prepared.body.complete_bytes().len();
         let (request, texts) = run_offloaded(length, parse).await?;
-        let reading = Reading::of_request(executor.client_request, executor.is_websocket, &texts, &prepared.body);
+        let reading =
+            Reading::of_request(executor.client_request, executor.is_websocket, &request, &texts, &prepared.body);
         if reading == Reading::StoredOutput {
             after.extend(hooks_for_stored_output(&before));
         }
@@ -179,7 +185,17 @@ impl TargetHooks {
         let is_strict = target.is_strict;
         let (restorations, subject) = (Restorations::default(), Arc::new(subject));
         let sharing_prompt = sharing_prompt.map(|prompt| prompt.slug.clone());
-        Ok(Some(Box::new(Self { before, after, results, runner, restorations, subject, is_strict, sharing_prompt })))
+        Ok(Some(Box::new(Self {
+            before,
+            after,
+            after_of_client,
+            results,
+            runner,
+            restorations,
+            subject,
+            is_strict,
+            sharing_prompt,
+        })))
     }
 
     pub fn results(&self) -> &SharedHookResults {
@@ -213,31 +229,53 @@ impl TargetHooks {
     /// Runs hooks and adds their results. Asynchronous hooks run in the background, and add their results at their end.
     async fn run(&self, gateway: &GatewayState, hooks: &[Arc<Hook>], subject: Arc<HookSubject>) -> HookRun {
         let stage = subject.stage;
-        let (background, hooks): (Vec<_>, Vec<_>) = hooks.iter().cloned().partition(|hook| hook.is_async);
-        let cost = 1 + subject.body_bytes as u32 / BACKGROUND_BYTES_PER_PERMIT;
-        let workspace = self.runner.workspace.as_deref();
-        let permit = if background.is_empty() { None } else { BACKGROUND.try_acquire_many(workspace, cost) };
-        if !background.is_empty() && permit.is_none() {
-            let skipped: Vec<_> = background.iter().map(|hook| runner::unreadable_result(hook, TOO_BUSY)).collect();
-            count(&gateway.record_sink, &skipped);
-            self.results.lock().add(stage, skipped);
+        let (of_client, others) = hooks.split_at(self.count_waiting_hooks(stage));
+        let split = |hooks: &[Arc<Hook>]| hooks.iter().cloned().partition::<Vec<_>, _>(|hook| hook.is_async);
+        let ((waiting, of_client), (background, others)) = (split(of_client), split(others));
+        self.run_in_background(gateway, background, &subject);
+        let mut run = if of_client.is_empty() {
+            run_hooks(&self.runner, &others, subject).await
+        } else {
+            run_after_others(&self.runner, &of_client, &others, subject).await
+        };
+        if denying(&run.results).is_none() {
+            self.run_in_background(gateway, waiting, &run.subject);
         }
-        if let Some(permit) = permit {
-            let (runner, results, subject) = (self.runner.clone(), self.results.clone(), Arc::clone(&subject));
-            let (sink, group) = (Arc::clone(&gateway.record_sink), self.results.begin_group());
-            tokio::spawn(async move {
-                let _permit = permit;
-                // Counts as running until the results are added.
-                let _group = group;
-                let run = run_hooks(&runner, &background, subject).await;
-                count(&sink, &run.results);
-                results.lock().add(stage, run.results);
-            });
-        }
-        let mut run = run_hooks(&self.runner, &hooks, subject).await;
         count(&gateway.record_sink, &run.results);
         self.results.lock().add(stage, std::mem::take(&mut run.results));
         run
+    }
+
+    /// Returns the number of hooks that must wait for the others: those of the client, if another one may deny or
+    /// change the response.
+    fn count_waiting_hooks(&self, stage: Stage) -> usize {
+        let has_deciding = || self.after[self.after_of_client..].iter().any(|hook| decides(hook));
+        if stage == Stage::Output && has_deciding() { self.after_of_client } else { 0 }
+    }
+
+    /// Starts asynchronous hooks.
+    fn run_in_background(&self, gateway: &GatewayState, hooks: Vec<Arc<Hook>>, subject: &Arc<HookSubject>) {
+        if hooks.is_empty() {
+            return;
+        }
+        let (stage, results) = (subject.stage, self.results.clone());
+        let cost = 1 + subject.body_bytes as u32 / BACKGROUND_BYTES_PER_PERMIT;
+        let Some(permit) = BACKGROUND.try_acquire_many(self.runner.workspace.as_deref(), cost) else {
+            let skipped: Vec<_> = hooks.iter().map(|hook| runner::unreadable_result(hook, TOO_BUSY)).collect();
+            count(&gateway.record_sink, &skipped);
+            results.lock().add(stage, skipped);
+            return;
+        };
+        let (runner, subject, sink) = (self.runner.clone(), Arc::clone(subject), Arc::clone(&gateway.record_sink));
+        let group = results.begin_group();
+        tokio::spawn(async move {
+            let _permit = permit;
+            // Counts as running until the results are added.
+            let _group = group;
+            let run = run_hooks(&runner, &hooks, subject).await;
+            count(&sink, &run.results);
+            results.lock().add(stage, run.results);
+        });
     }
 
     /// Returns the response of a denied request or response.
@@ -356,13 +394,17 @@ impl TargetHooks {
         let sink = &executor.state.record_sink;
         let of_mode =
             |mode: StreamMode| self.after.iter().filter(move |hook| runs && hook.stream_mode() == mode).cloned();
+        let waiting = self.count_waiting_hooks(Stage::Output);
+        let of_client = self.after[..waiting].iter().filter(|hook| hook.stream_mode() == StreamMode::Window);
+        let has_waiting = of_client.count() > 0;
         let mut stream_hooks = StreamHooks { window: of_mode(StreamMode::Window).collect(), end: Vec::new() };
         self.results.lock().redacts_stream = stream_hooks.window.iter().any(|hook| hook.may_redact());
         // The items of an array are only complete at its end.
         let must_hold = of_mode(StreamMode::Hold).next().is_some()
             || !stream_hooks.window.is_empty() && encoding == StreamEncoding::JsonArrayItems
             // The other hooks must check the text that one of them writes.
-            || stream_hooks.window.len() > 1 && stream_hooks.window.iter().any(|hook| may_rewrite(hook));
+            || stream_hooks.window.len() > 1
+                && (has_waiting || stream_hooks.window.iter().any(|hook| may_rewrite(hook)));
         if !must_hold {
             stream_hooks.end = of_mode(StreamMode::End).collect();
             if self.results.lock().has_failed() {

@@ -6,7 +6,9 @@ use penstock_llm::{
     texts::{TextKind, TextPart},
 };
 use penstock_net::body::Body;
+use serde_json::Value;
 
+use super::unreadable::UNREADABLE_REQUEST;
 use crate::ingress::lenient_path::read_leniently;
 use crate::{
     guardrails::{checks::Stage, hook::Hook},
@@ -30,6 +32,9 @@ pub enum Reading {
     Nothing,
     /// Nothing, although there may be texts. Denying hooks deny the request for this reason.
     Unreadable(&'static str),
+    /// Nothing, although the body may be a conversation that only its provider can parse. Hooks that redact texts deny
+    /// it, too, because a client could choose such a body to get around them.
+    NotJson,
     /// Nothing, although lines in a file of the provider have texts. Hooks that change texts deny the batch, too.
     ProviderBatch,
 }
@@ -69,7 +74,13 @@ const BASE_SEGMENTS: [&str; 9] = ["v1", "v2", "proxy", "openai", "upload", "v1be
 
 impl Reading {
     /// Decides what hooks can read of a request with these texts.
-    pub fn of_request(client_request: &ClientRequest<'_>, is_websocket: bool, texts: &[TextPart], body: &Body) -> Self {
+    pub fn of_request(
+        client_request: &ClientRequest<'_>,
+        is_websocket: bool,
+        request: &Value,
+        texts: &[TextPart],
+        body: &Body,
+    ) -> Self {
         let operation = client_request.requested_operation();
         match operation {
             _ if is_websocket || operation == Operation::Realtime => Self::Unreadable(WEBSOCKET),
@@ -79,9 +90,13 @@ impl Reading {
             Operation::GetModelResponse | Operation::CancelModelResponse => Self::StoredOutput,
             Operation::CreateBatch | Operation::CreateBatchJob => Self::ProviderBatch,
             // A body with the fields of a conversation counts as one on every path.
-            Operation::Proxy if has_known_texts(texts) => Self::Conversation,
+            Operation::Proxy if has_known_texts(texts) || has_turns(request) => Self::Conversation,
             Operation::Proxy => {
-                Self::of_path(client_request, matches!(body, Body::Complete(bytes) if bytes.is_empty()))
+                let is_empty = matches!(body, Body::Complete(bytes) if bytes.is_empty());
+                match Self::of_path(client_request, is_empty) {
+                    Self::Unreadable(UNKNOWN_PATH) if !request.is_object() => Self::NotJson,
+                    reading => reading,
+                }
             }
             _ => Self::Nothing,
         }
@@ -112,7 +127,7 @@ impl Reading {
             Self::Conversation => true,
             Self::Embedding => stage == Stage::Input,
             Self::StoredOutput => stage == Stage::Output,
-            Self::Nothing | Self::Unreadable(_) | Self::ProviderBatch => false,
+            Self::Nothing | Self::Unreadable(_) | Self::NotJson | Self::ProviderBatch => false,
         }
     }
 
@@ -125,6 +140,7 @@ impl Reading {
     pub fn unreadable_reason(self) -> Option<&'static str> {
         match self {
             Self::Unreadable(reason) => Some(reason),
+            Self::NotJson => Some(UNREADABLE_REQUEST),
             Self::ProviderBatch => Some(PROVIDER_BATCH),
             Self::Conversation | Self::Embedding | Self::StoredOutput | Self::Nothing => None,
         }
@@ -134,9 +150,18 @@ impl Reading {
     /// it cannot change the lines of the batch. A hook that returns values denies too, because it must replace all of
     /// them.
     pub fn is_denied_by(self, hook: &Hook) -> bool {
-        let is_changing = self == Self::ProviderBatch && hook.may_change();
+        let is_changing = match self {
+            Self::ProviderBatch => hook.may_change(),
+            Self::NotJson => hook.may_redact(),
+            _ => false,
+        };
         self.unreadable_reason().is_some() && (hook.denies || is_changing || hook.restores())
     }
+}
+
+/// Returns true if a body has the turns of a conversation, also if their content has an unknown form.
+fn has_turns(request: &Value) -> bool {
+    ["messages", "contents"].iter().any(|name| request[name].as_array().is_some_and(|turns| !turns.is_empty()))
 }
 
 /// Returns true if some texts are in fields that a format knows.

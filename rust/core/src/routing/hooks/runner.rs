@@ -32,6 +32,7 @@ const MAX_INLINE_BODY_BYTES: usize = 32 * 1024;
 static LARGE_CHECKS: LazyLock<FairPermits> = LazyLock::new(|| FairPermits::new(2, 1));
 /// Check that also runs on requests whose bodies are not read.
 const REQUEST_TYPE_CHECK: &str = "default.allowedRequestTypes";
+const DENIED_BEFORE: &str = "another guardrail has denied this before";
 const NOT_READ: &str = "requests of this type are not read";
 
 /// What checks need to call other hosts.
@@ -53,6 +54,7 @@ impl HookRunner {
             hosts: Arc::clone(&self.hosts),
             workspace: self.workspace.clone(),
             hook: hook.fingerprint,
+            is_saved: hook.is_saved,
             models: self.models.clone(),
         }
     }
@@ -64,6 +66,8 @@ pub struct HookRun {
     /// The subject with all changes.
     pub subject: Arc<HookSubject>,
     pub is_changed: bool,
+    /// True if a hook may have put new text where others have already read the text.
+    has_new_texts: bool,
     pub restorations: Restorations,
 }
 
@@ -72,10 +76,10 @@ pub struct HookRun {
 pub async fn run_hooks(runner: &HookRunner, hooks: &[Arc<Hook>], subject: Arc<HookSubject>) -> HookRun {
     let runs = join_all(hooks.iter().map(|hook| run_hook(runner, hook, &subject))).await;
     let results = Vec::with_capacity(runs.len());
-    let mut run = HookRun { results, subject, is_changed: false, restorations: Restorations::default() };
-    let mut has_new_texts = false;
+    let mut run =
+        HookRun { results, subject, is_changed: false, has_new_texts: false, restorations: Restorations::default() };
     for (hook, (mut result, mut outcomes)) in hooks.iter().zip(runs) {
-        if has_new_texts && !hook.is_async && result.skipped.is_none() {
+        if run.has_new_texts && !hook.is_async && result.skipped.is_none() {
             let (again, changes) = run_hook(runner, hook, &run.subject).await;
             result = join_results(result, again);
             outcomes = changes;
@@ -85,7 +89,7 @@ pub async fn run_hooks(runner: &HookRunner, hooks: &[Arc<Hook>], subject: Arc<Ho
             for (index, outcome) in outcomes {
                 run.restorations.extend(outcome.restorations);
                 let Some(change) = &outcome.change else { continue };
-                has_new_texts |= is_of_texts(change);
+                run.has_new_texts |= is_of_texts(change);
                 if Arc::make_mut(&mut run.subject).apply(change) {
                     (run.is_changed, result.is_transformed) = (true, true);
                 } else if let Some(check) = result.checks.get_mut(index) {
@@ -97,6 +101,37 @@ pub async fn run_hooks(runner: &HookRunner, hooks: &[Arc<Hook>], subject: Arc<Ho
         conclude(hook, &mut result);
         run.results.push(result);
     }
+    run
+}
+
+/// Runs the hooks of a client after all others, on what these have let pass. The hooks of a client may call hosts of the
+/// client, and their verdicts describe the text. So they must not read what the others deny or redact.
+pub async fn run_after_others(
+    runner: &HookRunner,
+    of_client: &[Arc<Hook>],
+    others: &[Arc<Hook>],
+    subject: Arc<HookSubject>,
+) -> HookRun {
+    let mut first = run_hooks(runner, others, subject).await;
+    if first.results.iter().any(|result| result.denies) {
+        let skipped = of_client.iter().map(|hook| skipped_result(hook, DENIED_BEFORE, false));
+        first.results = skipped.chain(first.results).collect();
+        return first;
+    }
+    let mut run = run_hooks(runner, of_client, Arc::clone(&first.subject)).await;
+    if run.has_new_texts {
+        let again = run_hooks(runner, others, Arc::clone(&run.subject)).await;
+        (run.subject, run.is_changed) = (again.subject, true);
+        for ((hook, before), now) in others.iter().zip(first.results).zip(again.results) {
+            let is_transformed = before.is_transformed || now.is_transformed;
+            let mut result = HookResult { is_transformed, ..join_results(before, now) };
+            conclude(hook, &mut result);
+            run.results.push(result);
+        }
+    } else {
+        run.results.extend(first.results);
+    }
+    run.is_changed |= first.is_changed;
     run
 }
 
@@ -151,8 +186,10 @@ fn skip_reason(hook: &Hook, subject: &HookSubject) -> Option<(&'static str, bool
     if !subject.reading.includes(subject.stage) {
         return (!has_type_check).then_some((NOT_READ, false));
     }
-    // A denying hook denies what it cannot read.
-    subject.unreadable.map(|reason| (reason, hook.denies))
+    // A denying hook denies what it cannot read. So does a hook that redacts requests: a client could choose a body that
+    // only the provider can read.
+    let must_read = subject.stage == Stage::Input && hook.may_redact();
+    subject.unreadable.map(|reason| (reason, hook.denies || must_read))
 }
 
 /// Returns the result of a hook that cannot read what it should check.

@@ -13,15 +13,24 @@ const MAX_CALLS: usize = 64;
 const MAX_FAILURES: u32 = 5;
 /// Time for which a hook does not call a host that has failed `MAX_FAILURES` times in a row.
 const PAUSE: Duration = Duration::from_secs(10);
-/// Maximum number of host states of one workspace.
-const MAX_HOSTS_OF_WORKSPACE: usize = 500;
-/// Maximum number of host states of all workspaces together.
+/// Maximum number of host states of one owner.
+const MAX_HOSTS_OF_OWNER: usize = 500;
+/// Maximum number of host states of all owners together.
 const MAX_HOSTS: usize = 10_000;
 
-/// Hook that calls a host, and its workspace.
-#[derive(Debug, Clone, Copy)]
-pub struct CallerOfHosts<'c> {
-    pub workspace: &'c str,
+/// Owner of host states. Clients can write any number of guardrails into configs, so these have states of their own:
+/// they cannot displace those of saved guardrails.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct HostOwner {
+    pub workspace: String,
+    /// True for saved guardrails, false for those that a config defines itself.
+    pub is_saved: bool,
+}
+
+/// Hook that calls a host, and its owner.
+#[derive(Debug, Clone)]
+pub struct CallerOfHosts {
+    pub owner: HostOwner,
     /// Fingerprint of the hook.
     pub hook: u64,
 }
@@ -46,32 +55,51 @@ impl HostState {
     }
 }
 
+type HostsOfOwner = HashMap<HookHost, HostState>;
+
 #[derive(Debug, Default)]
 struct HostStates {
-    by_workspace: HashMap<String, HashMap<HookHost, HostState>>,
+    by_owner: HashMap<HostOwner, HostsOfOwner>,
     count: usize,
 }
 
 impl HostStates {
-    /// Removes states that are not needed. If the workspace has too many hosts, also removes its pauses of hosts. Fails
-    /// if too many states remain.
-    fn make_room(&mut self, workspace: &str, now: Instant) -> Result<(), String> {
-        let of_workspace = self.by_workspace.get_mut(workspace);
-        if let Some(hosts) = of_workspace.filter(|hosts| hosts.len() >= MAX_HOSTS_OF_WORKSPACE) {
+    /// Makes room for one more state of an owner. Removes states that are not needed, then all pauses of the owner if it
+    /// has too many hosts, or of the owner with the most hosts if all together have too many. Fails if too many calls are
+    /// running.
+    fn make_room(&mut self, owner: &HostOwner, now: Instant) -> Result<(), String> {
+        let of_owner = |states: &Self| states.by_owner.get(owner).map_or(0, HashMap::len);
+        if of_owner(self) < MAX_HOSTS_OF_OWNER && self.count < MAX_HOSTS {
+            return Ok(());
+        }
+        self.retain(now);
+        if of_owner(self) >= MAX_HOSTS_OF_OWNER
+            && let Some(hosts) = self.by_owner.get_mut(owner)
+        {
             hosts.retain(|_, state| state.calls > 0);
         }
-        if self.count >= MAX_HOSTS {
-            for hosts in self.by_workspace.values_mut() {
-                hosts.retain(|_, state| state.is_needed(now));
-            }
-            self.by_workspace.retain(|_, hosts| !hosts.is_empty());
+        if self.recount() >= MAX_HOSTS
+            && let Some(hosts) = self.by_owner.values_mut().max_by_key(|hosts| hosts.len())
+        {
+            hosts.retain(|_, state| state.calls > 0);
         }
-        self.count = self.by_workspace.values().map(HashMap::len).sum();
-        let of_workspace = self.by_workspace.get(workspace).map_or(0, HashMap::len);
-        if of_workspace >= MAX_HOSTS_OF_WORKSPACE || self.count >= MAX_HOSTS {
+        if self.recount() >= MAX_HOSTS || of_owner(self) >= MAX_HOSTS_OF_OWNER {
             return Err("too many hosts are called at the same time".to_owned());
         }
         Ok(())
+    }
+
+    /// Removes states that are not needed any more.
+    fn retain(&mut self, now: Instant) {
+        for hosts in self.by_owner.values_mut() {
+            hosts.retain(|_, state| state.is_needed(now));
+        }
+        self.by_owner.retain(|_, hosts| !hosts.is_empty());
+    }
+
+    fn recount(&mut self) -> usize {
+        self.count = self.by_owner.values().map(HashMap::len).sum();
+        self.count
     }
 }
 
@@ -84,32 +112,25 @@ impl CheckHosts {
     ///
     /// # Errors
     /// The reason, if the host may not be called now.
-    pub fn begin_call(&self, caller: CallerOfHosts<'_>, host: String, now: Instant) -> Result<HostCall<'_>, String> {
-        self.enter(caller, &host, now)?;
-        Ok(HostCall {
-            hosts: self,
-            workspace: caller.workspace.to_owned(),
-            key: HookHost { hook: caller.hook, host },
-            has_failed: None,
-        })
+    pub fn begin_call(&self, caller: CallerOfHosts, host: String, now: Instant) -> Result<HostCall<'_>, String> {
+        let CallerOfHosts { owner, hook } = caller;
+        let key = HookHost { hook, host };
+        self.enter(&owner, &key, now)?;
+        Ok(HostCall { hosts: self, owner, key, has_failed: None })
     }
 
     fn lock(&self) -> MutexGuard<'_, HostStates> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn enter(&self, caller: CallerOfHosts<'_>, host: &str, now: Instant) -> Result<(), String> {
+    fn enter(&self, owner: &HostOwner, key: &HookHost, now: Instant) -> Result<(), String> {
         let mut states = self.lock();
-        let key = HookHost { hook: caller.hook, host: host.to_owned() };
-        let is_known = states.by_workspace.get(caller.workspace).is_some_and(|hosts| hosts.contains_key(&key));
-        if !is_known {
-            let of_workspace = states.by_workspace.get(caller.workspace).map_or(0, HashMap::len);
-            if of_workspace >= MAX_HOSTS_OF_WORKSPACE || states.count >= MAX_HOSTS {
-                states.make_room(caller.workspace, now)?;
-            }
+        if !states.by_owner.get(owner).is_some_and(|hosts| hosts.contains_key(key)) {
+            states.make_room(owner, now)?;
             states.count += 1;
         }
-        let state = states.by_workspace.entry(caller.workspace.to_owned()).or_default().entry(key).or_default();
+        let state = states.by_owner.entry(owner.clone()).or_default().entry(key.clone()).or_default();
+        let host = &key.host;
         if state.paused_until.is_some_and(|end| now < end) {
             return Err(format!("{host} has failed {MAX_FAILURES} times in a row; it is not called for a while"));
         }
@@ -120,9 +141,9 @@ impl CheckHosts {
         Ok(())
     }
 
-    fn leave(&self, workspace: &str, key: &HookHost, has_failed: Option<bool>) {
+    fn leave(&self, owner: &HostOwner, key: &HookHost, has_failed: Option<bool>) {
         let mut states = self.lock();
-        let Some(state) = states.by_workspace.get_mut(workspace).and_then(|hosts| hosts.get_mut(key)) else { return };
+        let Some(state) = states.by_owner.get_mut(owner).and_then(|hosts| hosts.get_mut(key)) else { return };
         state.calls = state.calls.saturating_sub(1);
         match has_failed {
             Some(true) => {
@@ -141,7 +162,7 @@ impl CheckHosts {
 #[derive(Debug)]
 pub struct HostCall<'h> {
     hosts: &'h CheckHosts,
-    workspace: String,
+    owner: HostOwner,
     key: HookHost,
     /// `None` while the call runs, and if the host did not cause its failure.
     pub has_failed: Option<bool>,
@@ -149,7 +170,7 @@ pub struct HostCall<'h> {
 
 impl Drop for HostCall<'_> {
     fn drop(&mut self) {
-        self.hosts.leave(&self.workspace, &self.key, self.has_failed);
+        self.hosts.leave(&self.owner, &self.key, self.has_failed);
     }
 }
 
@@ -157,45 +178,74 @@ impl Drop for HostCall<'_> {
 mod tests {
     use super::*;
 
-    const CALLER: CallerOfHosts<'_> = CallerOfHosts { workspace: "w", hook: 1 };
+    fn caller(workspace: &str, is_saved: bool, hook: u64) -> CallerOfHosts {
+        CallerOfHosts { owner: HostOwner { workspace: workspace.to_owned(), is_saved }, hook }
+    }
+
+    fn saved() -> CallerOfHosts {
+        caller("w", true, 1)
+    }
+
+    fn call<'h>(hosts: &'h CheckHosts, caller: CallerOfHosts, host: &str) -> Result<HostCall<'h>, String> {
+        hosts.begin_call(caller, host.to_owned(), Instant::now())
+    }
 
     /// Begins and ends calls of a hook to a host, all of which fail.
-    fn fail(hosts: &CheckHosts, caller: CallerOfHosts<'_>, host: &str, times: u32) {
-        for _ in 0..times {
-            hosts.begin_call(caller, host.to_owned(), Instant::now()).unwrap().has_failed = Some(true);
+    fn fail(hosts: &CheckHosts, caller: &CallerOfHosts, host: &str) {
+        for _ in 0..MAX_FAILURES {
+            call(hosts, caller.clone(), host).unwrap().has_failed = Some(true);
         }
     }
 
     #[test]
     fn a_host_that_fails_is_not_called_for_a_while() {
         let hosts = CheckHosts::default();
-        let now = Instant::now();
-        fail(&hosts, CALLER, "h", MAX_FAILURES);
-        assert!(hosts.enter(CALLER, "h", now).unwrap_err().contains("not called"));
-        assert!(hosts.enter(CALLER, "other", now).is_ok());
-        assert!(hosts.begin_call(CALLER, "h".to_owned(), now + PAUSE * 2).is_ok());
+        fail(&hosts, &saved(), "h");
+        assert!(call(&hosts, saved(), "h").unwrap_err().contains("not called"));
+        assert!(call(&hosts, saved(), "other").is_ok());
+        assert!(hosts.begin_call(saved(), "h".to_owned(), Instant::now() + PAUSE * 2).is_ok());
     }
 
     #[test]
     fn another_hook_or_workspace_cannot_stop_calls() {
         let hosts = CheckHosts::default();
-        fail(&hosts, CallerOfHosts { hook: 2, ..CALLER }, "h", MAX_FAILURES);
-        fail(&hosts, CallerOfHosts { workspace: "x", ..CALLER }, "h", MAX_FAILURES);
+        fail(&hosts, &caller("w", true, 2), "h");
+        fail(&hosts, &caller("w", false, 1), "h");
         for hook in 10..1000 {
-            fail(&hosts, CallerOfHosts { workspace: "x", hook }, "h", MAX_FAILURES);
+            fail(&hosts, &caller("x", true, hook), "h");
         }
-        assert!(hosts.enter(CALLER, "h", Instant::now()).is_ok());
-        assert!(hosts.lock().count <= MAX_HOSTS_OF_WORKSPACE + 3, "{}", hosts.lock().count);
+        assert!(call(&hosts, saved(), "h").is_ok());
+        assert!(hosts.lock().count <= MAX_HOSTS_OF_OWNER + 3, "{}", hosts.lock().count);
+    }
+
+    #[test]
+    fn guardrails_of_configs_end_no_pause_of_a_saved_one() {
+        let hosts = CheckHosts::default();
+        fail(&hosts, &saved(), "h");
+        for hook in 0..2 * MAX_HOSTS_OF_OWNER as u64 {
+            fail(&hosts, &caller("w", false, hook), "h");
+        }
+        assert!(call(&hosts, saved(), "h").unwrap_err().contains("not called"));
+    }
+
+    #[test]
+    fn a_tenant_with_many_workspaces_takes_no_room_of_others() {
+        let hosts = CheckHosts::default();
+        fail(&hosts, &saved(), "h");
+        for hook in 0..2 * MAX_HOSTS as u64 {
+            fail(&hosts, &caller(&format!("x{}", hook % 50), true, hook), "h");
+        }
+        assert!(hosts.lock().count <= MAX_HOSTS, "{}", hosts.lock().count);
+        assert!(call(&hosts, saved(), "h").unwrap_err().contains("not called"));
+        assert!(call(&hosts, caller("y", true, 1), "h").is_ok());
     }
 
     #[test]
     fn calls_to_a_host_are_bounded() {
         let hosts = CheckHosts::default();
-        let now = Instant::now();
-        let mut calls: Vec<_> =
-            (0..MAX_CALLS).map(|_| hosts.begin_call(CALLER, "h".to_owned(), now).unwrap()).collect();
-        assert!(hosts.enter(CALLER, "h", now).unwrap_err().contains("64"));
+        let mut calls: Vec<_> = (0..MAX_CALLS).map(|_| call(&hosts, saved(), "h").unwrap()).collect();
+        assert!(call(&hosts, saved(), "h").unwrap_err().contains("64"));
         calls.pop();
-        assert!(hosts.enter(CALLER, "h", now).is_ok());
+        assert!(call(&hosts, saved(), "h").is_ok());
     }
 }

@@ -1,4 +1,4 @@
-//! Partners that inspect AI traffic as part of network security: Cato Networks and Zscaler. Their policies decide.
+//! Partners that inspect AI traffic as part of network security: Akto, Cato Networks and Zscaler. Their policies decide.
 
 use penstock_llm::texts::request_texts;
 use serde_json::{Value, json};
@@ -7,6 +7,27 @@ use super::{BEARER, PARTNER, Partner, PartnerInput, PartnerReply, ROW, SHARED, S
 use crate::guardrails::check::CheckRow;
 
 pub(super) const ROWS: &[CheckRow] = &[
+    CheckRow {
+        id: "akto.scan",
+        name: "Akto",
+        description: "fails if a policy of Akto blocks the texts; uses the texts that it changes",
+        schema: r#"{"required":["credentials"],"properties":{"credentials":{"type":"object","required":["apiDomain","apiKey"],"additionalProperties":false,"properties":{"apiDomain":{"type":"string","pattern":"^[A-Za-z0-9.-]+$","description":"host of the guardrails service, such as `1-guardrails.akto.io`"},"apiKey":{"type":"string","minLength":1}}}}}"#,
+        shared: &["scope", "baseURL", "forwardHeaders", "timeout=5000"],
+        compile: |parameters| {
+            const AKTO: Partner = Partner {
+                name: "Akto",
+                base: "https://{credentials.apiDomain}",
+                path: "/api/validate/request",
+                headers: BEARER,
+                build_body: build_payload,
+                read_reply: read_validation,
+                may_change: |_| true,
+                ..PARTNER
+            };
+            compile(const { &AKTO }, parameters)
+        },
+        ..ROW
+    },
     CheckRow {
         id: "cato.analyze",
         name: "Cato Networks",
@@ -57,6 +78,36 @@ pub(super) const ROWS: &[CheckRow] = &[
         ..ROW
     },
 ];
+
+/// Returns the texts as a payload, which is JSON in a string. Releases of the service read it from different fields.
+fn build_payload(input: &PartnerInput<'_>) -> Value {
+    let payload = match input.texts()[..] {
+        [text] => json!({"body": text}),
+        ref texts => json!({"body": texts}),
+    };
+    let payload = payload.to_string();
+    json!({"payload": payload, "requestPayload": payload, "method": "POST", "path": "/v1/chat/completions"})
+}
+
+/// Reads whether Akto allows a payload, and the payload with its changes. Releases of the service spell fields
+/// differently.
+fn read_validation(reply: &PartnerReply<'_>) -> Option<Findings> {
+    let field = |names: [&str; 2]| names.into_iter().find_map(|name| reply.json.get(name));
+    if !field(["Allowed", "allowed"])?.as_bool()? {
+        return Some(Findings::failed(vec!["a violation of the policy".to_owned()]));
+    }
+    if field(["Modified", "modified"]) != Some(&json!(true)) {
+        return Some(Findings::default());
+    }
+    let payload = field(["ModifiedPayload", "modifiedPayload"]).and_then(Value::as_str).unwrap_or_default();
+    let payload: Value = serde_json::from_str(payload).unwrap_or_default();
+    let replaced = match &payload["body"] {
+        Value::String(text) => Some(vec![text.clone()]),
+        Value::Array(texts) => texts.iter().map(|text| text.as_str().map(ToOwned::to_owned)).collect(),
+        _ => None,
+    };
+    Some(Findings { replaceable: vec!["sensitive data".to_owned()], replaced, ..Findings::default() })
+}
 
 /// Returns the texts as messages. The messages of a response follow those of its request.
 fn build_conversation(input: &PartnerInput<'_>) -> Value {
