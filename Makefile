@@ -22,6 +22,8 @@ CONSOLE := python/penstock/console
 # Programs that the wheel brings along.
 BUNDLED := python/penstock/bin
 DIST ?= dist
+# Only a release is measured: the engine of other profiles has debugging information.
+MAX_WHEEL_BYTES := 20000000
 CONSOLE_SOURCES := $(shell find console -type f -not -path '*/node_modules/*' -not -path 'console/dist/*' -not -path 'console/src/api/*' 2>/dev/null)
 RUST := Cargo.toml Cargo.lock $(shell find rust -name '*.rs' -o -name Cargo.toml 2>/dev/null)
 # The extension links when Python loads it. maturin builds its crate and clippy checks it, but it has no test binary.
@@ -81,6 +83,8 @@ wheel: build ## build the wheel into DIST (dist/), and check that it contains th
 	@for file in console/index.html bin/penstock-mock; do \
 		$(BIN)/python -m zipfile --list $(DIST)/*.whl | grep "^penstock/$$file " >/dev/null || { echo "the wheel has no $$file"; exit 1; }; \
 	done
+	@[ '$(PROFILE)' != release ] || [ "$$(stat --format %s $(DIST)/*.whl)" -le $(MAX_WHEEL_BYTES) ] || \
+		{ echo "the wheel is larger than $(MAX_WHEEL_BYTES) bytes"; exit 1; }
 
 .PHONY: release
 release: wheel ## build all files of a release into DIST: wheel, sdist, SBOM, SHA-256 hashes
