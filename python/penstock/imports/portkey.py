@@ -324,9 +324,10 @@ class _Importer:
 
     def _read_config_row(self, node: Node) -> None:
         content = node.child("config")
-        config = read_config(content) if content else None
         if content is None:
             node.unsupported("needs the field config")
+            return
+        config = read_config(content)
         if config is None:
             return
         name = _name(node)

@@ -45,12 +45,18 @@ def load_types() -> ProtobufTypes:
     """Imports protobuf and the messages. Most gateways receive no OTLP, and do not need their 2 MB."""
     from google.protobuf import json_format  # noqa: PLC0415 - as said above
     from google.protobuf.message import DecodeError  # noqa: PLC0415
-    from opentelemetry.proto.collector.logs.v1 import logs_service_pb2 as logs  # noqa: PLC0415
-    from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as traces  # noqa: PLC0415
+    from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (  # noqa: PLC0415
+        ExportLogsServiceRequest,
+        ExportLogsServiceResponse,
+    )
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (  # noqa: PLC0415
+        ExportTraceServiceRequest,
+        ExportTraceServiceResponse,
+    )
 
     return ProtobufTypes(
-        {"spans": traces.ExportTraceServiceRequest, "log records": logs.ExportLogsServiceRequest},
-        {"spans": traces.ExportTraceServiceResponse, "log records": logs.ExportLogsServiceResponse},
+        {"spans": ExportTraceServiceRequest, "log records": ExportLogsServiceRequest},
+        {"spans": ExportTraceServiceResponse, "log records": ExportLogsServiceResponse},
         json_format,
         (DecodeError, json_format.Error, RecursionError, UnicodeDecodeError),
     )

@@ -21,9 +21,9 @@ class PartialPackage(ModuleType):
         spec = self.__spec__
         is_known = name.startswith("__") or importlib.util.find_spec(f"{PACKAGE}.{name}") is not None
         # The import system asks for a module of the package before it imports it.
-        if is_known or spec is None or spec.loader is None:
+        if is_known or self.__dict__.get("is_complete") or spec is None or spec.loader is None:
             raise AttributeError(name)
-        self.__class__ = ModuleType
+        self.__dict__["is_complete"] = True
         spec.loader.exec_module(self)
         return getattr(self, name)
 
