@@ -360,8 +360,8 @@ class _Importer:
             return
         row: JsonObject = {"slug": self._slug(node, name, self._workspace["prompts"]), "name": name}
         row |= {"string": template, "virtual_key": provider.removeprefix("@"), "parameters": {}}
-        if named := node.child("virtual_key"):
-            self._references.append((named, self._workspace))
+        if reference := node.child("virtual_key"):
+            self._references.append((reference, self._workspace))
         for field_name, kind in PROMPT_FIELDS.items():
             if field := node.child(field_name):
                 if isinstance(field.value, kind):
