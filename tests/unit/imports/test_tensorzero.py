@@ -284,7 +284,7 @@ system_template = "missing.minijinja"
 """
 
 
-def test_what_is_left_out_has_no_exact_value():
+def test_left_out_variant_has_no_exact_value():
     imported = import_text(LEFT_OUT)
     assert paths_of(imported, Status.EXACT) == set()
     paths = {finding.path for finding in imported.findings}
