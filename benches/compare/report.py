@@ -87,13 +87,18 @@ def _format_spread(spread: paired.Spread | None, sign: str) -> str:
 
 
 def _render_all_peers(samples: list[Sample], peers: list[str]) -> str:
+    return f"## Every gateway ({TIMES_SIGN} nginx)\n\n" + render_peer_table(samples, peers, _distinct_metrics())
+
+
+def render_peer_table(samples: list[Sample], peers: list[str], metrics: list[Metric]) -> str:
+    """Returns a table with a row for each metric that was measured, and a column for each gateway."""
     disturbed = _disturbed_shares(samples)
     rows = [
         [figure.title, figure.unit, *(_render_cell(samples, figure, peer, disturbed) for peer in peers)]
-        for figure in _distinct_metrics()
+        for figure in metrics
     ]
     measured = [row for row in rows if any(cell != DASH for cell in row[2:])]
-    return f"## Every gateway ({TIMES_SIGN} nginx)\n\n" + render_table(["work", "unit", *peers], measured)
+    return render_table(["work", "unit", *peers], measured)
 
 
 def _distinct_metrics() -> list[Metric]:

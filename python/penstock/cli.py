@@ -113,7 +113,7 @@ def serve(  # noqa: PLR0913, PLR0917 - an option each
     if mock_port is not None and mock is None:
         message = "--mock-port needs --mock"
         raise click.UsageError(message)
-    process.limit_malloc_arenas()
+    process.tune_memory_for_start()
     values = {"server.host": host, "server.port": port, "store.migrate": migrate}
     settings = load_settings(config, {**values, "store.enabled": False if no_store else None})
     process_log.configure(settings.log)

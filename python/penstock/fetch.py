@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-import httpx2
 import msgspec
 
 from penstock import engine
 from penstock.errors import UnavailableError
 
 if TYPE_CHECKING:
+    import httpx2
+
     from penstock.settings import Settings
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -29,8 +30,11 @@ class DestinationError(UnavailableError):
     """The destination of a URL is not allowed, or its name cannot be resolved."""
 
 
-# Errors that `Fetcher.send` raises. Unlike the others, DestinationError is also a `PenstockError`.
-FETCH_ERRORS = (httpx2.HTTPError, TimeoutError, ValueError, DestinationError)
+def fetch_errors() -> tuple[type[Exception], ...]:
+    """Returns the errors that `Fetcher.send` raises. Unlike the others, DestinationError is also a `PenstockError`."""
+    import httpx2  # noqa: PLC0415 - it takes 0.1 s to load, and most gateways send no such request
+
+    return (httpx2.HTTPError, TimeoutError, ValueError, DestinationError)
 
 
 class Endpoint(NamedTuple):
@@ -76,6 +80,8 @@ class Fetcher:
         """Sends a request and returns its complete response. Raises DestinationError, TimeoutError, ValueError if the
         response is too large, or an HTTP error.
         """
+        import httpx2  # noqa: PLC0415 - as above
+
         async with asyncio.timeout(request.seconds):
             endpoint = parse_endpoint(request.url)
             addresses = [] if self._is_operators else await self.resolve(endpoint)
@@ -117,6 +123,8 @@ class Fetcher:
     async def _send_to(
         self, request: FetchRequest, endpoint: Endpoint, address: str | None, proxy: str | None
     ) -> FetchedResponse:
+        import httpx2  # noqa: PLC0415 - as above
+
         url, headers = httpx2.URL(request.url), {"accept-encoding": "identity", **request.headers}
         extensions: dict[str, object] = {}
         if address:

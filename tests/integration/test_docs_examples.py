@@ -38,7 +38,7 @@ SHOWN_URL = "http://127.0.0.1:8787"
 OTHER_PAGES = {
     f"docs/{name}.md"
     for name in (
-        "analytics", "guardrails", "guardrail-results", "logs", "management", "migrate-from-litellm", "monitoring", "opentelemetry", "policies", "prompts", "prompt-comparison", "prompt-sharing",
+        "analytics", "guardrails", "guardrail-results", "logs", "migrate-from-litellm", "monitoring", "opentelemetry", "policies", "prompts", "prompt-comparison", "prompt-sharing",
     )
 }  # fmt: skip
 RUNNABLE_COMMANDS = ("curl ", "penstock keys create ")

@@ -36,11 +36,12 @@ FIRST_STREAMS, MORE_STREAMS = 300, 500
 MAX_STREAM_BYTES = 40 * memory.KIB
 
 
-def measure_start_seconds(folder: Path) -> float:
-    """Returns the seconds from the command to the gateway's first response."""
+def measure_start_seconds(folder: Path, *options: str) -> float:
+    """Returns the seconds from the command to the gateway's first response. Without options it creates a store."""
+    folder.mkdir(exist_ok=True)
     port = free_port()
     began = time.monotonic()
-    command = [sys.executable, "-m", "penstock", "serve", "--no-store", "--port", str(port)]
+    command = [sys.executable, "-m", "penstock", "serve", *options, "--port", str(port)]
     program = Program(command, folder / "serve.log", env={}, cwd=folder)
     try:
         while time.monotonic() - began < 20:
@@ -54,8 +55,9 @@ def measure_start_seconds(folder: Path) -> float:
         program.stop()
 
 
-def test_responds_within_a_second_of_its_start(tmp_path: Path):
-    times = [measure_start_seconds(tmp_path) for _ in range(3)]
+@pytest.mark.parametrize("options", [["--no-store"], []], ids=["no-store", "new-store"])
+def test_responds_within_a_second_of_its_start(tmp_path: Path, options: list[str]):
+    times = [measure_start_seconds(tmp_path / str(number), *options) for number in range(3)]
     assert statistics.median(times) <= MAX_START_SECONDS, times
 
 

@@ -77,6 +77,11 @@ def test_management_shows_enums_required_fields_and_other_paths(page: str):
     assert '<code>kind</code><span class="required"> required</span>' in displayed
     assert '"organisation", "workspace"' in displayed
     assert '<code>name</code><span class="required"> required</span>' in displayed
+    # Fields of objects that may be null, or a list, too.
+    assert "<code>usage_limits.type</code>" in displayed
+    assert '"cost", "tokens", "requests"' in displayed
+    assert '<code>rate_limits.unit</code><span class="required"> required</span>' in displayed
+    assert "<code>defaults.config_id</code>" in displayed
     assert "Also at" in displayed
     assert "/v1/api-keys/organisation/service" in displayed
     assert "Refusals" not in page

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import re
 import shlex
-import shutil
 import subprocess
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,15 @@ from penstock.settings import Settings
 from penstock.snapshot.build import build_valid_snapshot
 from tests.certificates import with_certificate
 from tests.shape.repository import ROOT, read_text
-from tests.unit.deploy.artefacts import DEPLOY, check_command, find_unknown_settings, load_text, read_yaml
+from tests.unit.deploy.artefacts import (
+    DEPLOY,
+    check_command,
+    find_unknown_settings,
+    load_text,
+    needs_helm,
+    read_yaml,
+    run_helm,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -115,7 +122,7 @@ def test_memory_bounds_of_the_page_are_those_of_the_settings():
     assert f"add up to {sum(bounds) // 1024**2} MiB" in read_text("docs/sizing.md")
 
 
-@pytest.mark.skipif(not shutil.which("helm"), reason="helm is not installed")
+@needs_helm
 @pytest.mark.parametrize("page", ["docs/deploy-kubernetes.md", "deploy/helm/penstock/README.md"])
 def test_helm_renders_the_examples(page: str):
     chart = "deploy/helm/penstock"
@@ -123,6 +130,5 @@ def test_helm_renders_the_examples(page: str):
     assert result
     for words in result:
         options = words[words.index(chart) + 1 :]
-        command = ["helm", "template", "penstock", chart, "--kube-version", "1.33", *options]
-        done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT, timeout=60)
+        done = run_helm("template", "penstock", chart, "--kube-version", "1.33", *options)
         assert done.returncode == 0, done.stderr

@@ -43,6 +43,23 @@ SEARCHES = {
     "Vertex AI": "providers/vertex-ai", "vLLM": "providers/vllm", "WebSockets": "realtime", "workspace": "users-and-roles",
 }  # fmt: skip
 
+# Words that a search finds in the index: the description there must name them, and the page must answer them.
+INDEX_SEARCHES = {
+    "API reference": "management", "audit trail": "security-model", "benchmark": "comparison",
+    "budget alert": "policies", "capacity planning": "sizing", "connection refused": "troubleshooting",
+    "cost per team": "cost-tracking", "custom provider": "providers/openai-compatible", "dashboard": "monitoring",
+    "disaster recovery": "backup-and-restore", "distributed tracing": "opentelemetry", "Docker Compose": "deploy-containers",
+    "downgrade": "upgrade", "encryption at rest": "security-model", "failover": "fallbacks",
+    "file descriptors": "sizing", "function calling": "translation", "health check": "operations",
+    "hot reload": "operations", "idempotency": "management", "Ingress": "deploy-kubernetes",
+    "liveness": "deploy-kubernetes", "log level": "monitoring", "metrics endpoint": "monitoring",
+    "non-root": "deploy-containers", "playground": "console", "prompt injection": "guardrail-models",
+    "quotas": "policies", "RBAC": "users-and-roles", "readiness": "deploy-kubernetes",
+    "rotate the master key": "operations", "schema migration": "upgrade", "self-hosted models": "providers/openai-compatible",
+    "spend limit": "policies", "SSO": "tokens", "Swagger": "management", "throttling": "limits", "tool calling": "translation",
+    "traceparent": "clients", "traffic split": "load-balancing", "Vault": "security-model", "413": "troubleshooting", "504": "troubleshooting",
+}  # fmt: skip
+
 
 def headings(document: str) -> list[str]:
     text = re.sub(r"^```.*?^```$", "", read_text(document), flags=re.DOTALL | re.MULTILINE)
@@ -76,6 +93,11 @@ def test_usual_word_leads_to_a_heading(word: str, page: str):
     assert f"docs/{page}.md" in actual
 
 
+@pytest.mark.parametrize(("word", "page"), INDEX_SEARCHES.items(), ids=INDEX_SEARCHES)
+def test_usual_word_leads_to_a_line_of_the_index(word: str, page: str):
+    assert word.lower() in index_entries()[f"docs/{page}.md"].lower()
+
+
 def test_new_pages_are_short():
     written = {f"docs/{page}.md" for page in SEARCHES.values()} - {"docs/clients.md"}
     assert not [page for page in written if len(read_text(page).splitlines()) > MAX_PAGE_LINES]
@@ -96,7 +118,7 @@ def test_provider_page_names_existing_headers(document: str):
 
 
 def test_troubleshooting_page_names_existing_error_codes():
-    section = read_text("docs/troubleshooting.md").split("## 502 and 503")[1].split("\n## ")[0]
+    section = read_text("docs/troubleshooting.md").split("## 502, 503, 504")[1].split("\n## ")[0]
     codes = re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
     assert len(codes) > 5
     assert not [code for code in codes if f"| `{code}` | " not in read_text("docs/errors.md")]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benches.compare import __main__ as compare
-from benches.compare import figures, paired, report, result
+from benches.compare import figures, paired, publish, report, result
 from benches.compare.cores import CpuReading, foreign_share
 from benches.compare.result import Result, Sample
 
@@ -195,3 +195,41 @@ def test_every_figure_belongs_to_a_workload() -> None:
     from benches.compare.works import WORKLOADS  # noqa: PLC0415 - it needs what is only there to compare
 
     assert {figure.workload for figure in figures.METRICS} <= {work.name for work in WORKLOADS}
+
+
+def test_published_table_has_a_column_for_each_gateway() -> None:
+    samples = [
+        *cpu_samples("penstock", 40, 44, 42, work="whole64"),
+        *cpu_samples("nginx", 20, 22, 21, work="whole64"),
+        Sample(1, "start", "penstock", {"start_s": 0.5, "idle_mb": 99}),
+        Sample(1, "latency", "direct", {"p50_us": 50, "p99_us": 70}),
+        Sample(1, "latency", "nginx", {"p50_us": 150, "p99_us": 270}),
+    ]
+    section = publish.render_section(make_result(*samples))
+    lines = section.splitlines()
+    assert lines[0].startswith("Measured on 2026-01-02 in one run of 3 interleaved rounds")
+    assert "penstock 1.0, nginx 1.0." in lines[0]
+    table = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
+    assert table[0] == ["work", "unit", "penstock", "nginx"]
+    assert table[2] == ["complete response, 64 connections", "CPU µs/request", "42.0 (2.00×)", "21.0"]
+    assert [row[2:] for row in table[3:]] == [["–", "100"], ["–", "200"], ["0.50", "–"], ["99.0", "–"]]
+
+
+def test_publishing_replaces_only_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n\n{publish.BEGIN}\n\nold\n\n{publish.END}\n\nafter\n")
+    monkeypatch.setattr(publish, "PAGE", page)
+    file = tmp_path / "run.json"
+    make_result(*cpu_samples("penstock", 40, work="whole64"), quick=True).save(file)
+    assert publish.main([str(file)]) == 1
+    assert publish.main([str(file), "--allow-quick"]) == 0
+    text = page.read_text()
+    assert text.startswith(f"before\n\n{publish.BEGIN}\n\nMeasured on ")
+    assert text.endswith(f"|\n\n{publish.END}\n\nafter\n")
+    assert "old" not in text
+    with pytest.raises(ValueError, match="no lines"):
+        publish.replace_section("a page without markers", "")
+
+
+def test_the_page_has_a_place_for_the_table() -> None:
+    assert publish.replace_section(publish.PAGE.read_text(), "x").count("\n\nx\n\n") == 1

@@ -4,6 +4,7 @@ open files.
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 import signal
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from penstock import process
 from penstock.errors import StartupError
 from penstock.process import ChildTask, SchedPolicySwitcher, notify_service_manager, raise_open_file_limit
 
@@ -125,3 +127,13 @@ def test_failed_child_names_its_task(task: Callable[[], bytes], reason: str) -> 
 
 def test_child_returns_its_result() -> None:
     assert ChildTask(lambda: b"a" * 100_000, "making a result").result() == b"a" * 100_000
+
+
+def test_garbage_is_collected_again_once_a_process_has_started():
+    try:
+        process.pause_garbage_collection()
+        assert not gc.isenabled()
+        process.freeze_heap(collect=False)
+        assert gc.isenabled()
+    finally:
+        gc.unfreeze()

@@ -173,7 +173,7 @@ def _finish(imported: ImportedState, output: Mapping[str, Any]) -> None:
     unsupported = [finding for finding in checked.findings if finding.status is Status.UNSUPPORTED]
     for item in unsupported[:MAX_SHOWN_FINDINGS]:
         location = f"{item.source}:{item.line}" if item.line else item.source
-        click.echo(f"unsupported: {location}: {item.path}: {item.message}", err=True)
+        click.echo(": ".join(part for part in ("unsupported", location, item.path, item.message) if part), err=True)
     if len(unsupported) > MAX_SHOWN_FINDINGS:
         click.echo(f"and {len(unsupported) - MAX_SHOWN_FINDINGS} more in {report}", err=True)
     if not output["as_json"]:

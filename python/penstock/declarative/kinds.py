@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 ORGANISATION_PATH = "/v1/admin/organisation"
 WORKSPACES_PATH = "/v1/admin/workspaces"
 USERS_PATH = "/v1/admin/users"
-# Field with the usage at which the limits of a new key or workspace begin.
+# Field with the usage at which the limits of a new key, workspace or policy begin.
 INITIAL_USAGE = "initial_usage"
 # Fields of API keys that the gateway accepts only at creation, and never returns.
 CREATION_FIELDS = ("key_sha256", INITIAL_USAGE)
@@ -447,6 +447,9 @@ class UsageLimitsPolicies(Policies):
     """Usage limits policies of a workspace."""
 
     name, path = "usage_limits_policies", "/v1/policies/usage-limits"
+    # The gateway accepts initial usage only at creation, and never returns it.
+    fixed = ("type", "group_by", INITIAL_USAGE)
+    unchecked_fixed = (INITIAL_USAGE,)
     fields = (
         *("name", "description", "conditions", "credit_limit", "alert_threshold"),
         *("periodic_reset", "periodic_reset_days", "enforcement", "dry_run"),

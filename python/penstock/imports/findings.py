@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from penstock.imports.source import Path, Source
 
-UNREAD_MESSAGE = "is not known to the importer"
+UNREAD_MESSAGE, EMPTY_MESSAGE = "is not known to the importer", "the source is empty"
 
 
 class Status(StrEnum):
@@ -84,7 +84,7 @@ class Ledger:
         merged: dict[tuple[str, str, Status, str], Finding] = {}
         for source, marks in zip(self.sources, self._marks, strict=True):
             for path, mark in marks.items():
-                status, message = mark or Mark(Status.UNSUPPORTED, UNREAD_MESSAGE)
+                status, message = mark or Mark(Status.UNSUPPORTED, UNREAD_MESSAGE if path else EMPTY_MESSAGE)
                 display_path = render_path(path, is_table=source.is_table)
                 item = Finding(source.name, display_path, status, message, source.find_line(path))
                 key = (item.source, item.path, item.status, item.message)

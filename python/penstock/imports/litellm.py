@@ -17,7 +17,7 @@ from penstock.imports.output import ImportedState
 from penstock.imports.state import StateBuilder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from penstock.imports.source import Source
 
@@ -49,6 +49,7 @@ def import_litellm(sources: Sequence[Source]) -> ImportedState:
     routing = ModelRouting(deployments, settings.fallbacks(), settings.aliases, settings.root_options())
     if missing := settings.missing_models(routing.is_known):
         _report_missing_models(files, missing)
+    _report_unused_fallbacks(files, lambda name: routing.is_known(name) or name in settings.aliases)
     importer = KeyImporter(state, routing)
     importer.add_workspace(WORKSPACE_SLUG, WORKSPACE_NAME, usage_limits=settings.usage_limits)
     for root in database:
@@ -138,6 +139,18 @@ def _report_missing_models(roots: Iterable[Node], missing: Sequence[str]) -> Non
             for field in section.fields() if section and section.is_mapping else ():
                 if field.name.endswith("fallbacks") or field.name == "model_group_alias":
                     _mark_missing(field, missing)
+
+
+def _report_unused_fallbacks(roots: Iterable[Node], is_known: Callable[[str], bool]) -> None:
+    """Marks the fallbacks of models that do not exist. The name `*` stands for all models."""
+    for root in roots:
+        for name in SETTINGS_SECTIONS:
+            section = root.child(name)
+            for field in section.fields() if section and section.is_mapping else ():
+                for entry in field.items() if field.name.endswith("fallbacks") and field.is_list else ():
+                    for item in entry.fields() if entry.is_mapping else ():
+                        if item.name != "*" and not is_known(item.name):
+                            item.manual("is the fallback of no model of model_list, so it is left out")
 
 
 def _mark_missing(node: Node, missing: Sequence[str]) -> None:

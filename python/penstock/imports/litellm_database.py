@@ -15,7 +15,9 @@ from penstock.extras import find_missing_extra
 from penstock.imports.litellm import CREDENTIAL_TABLE, MODEL_TABLE
 from penstock.imports.litellm_keys import (
     BUDGET_TABLE,
+    END_USER_TABLE,
     MANUAL_TABLES,
+    MEMBERSHIP_TABLE,
     TEAM_TABLE,
     TOKEN_TABLE,
     USER_TABLE,
@@ -25,7 +27,17 @@ from penstock.imports.source import Path, Source
 
 # Column with encrypted values of each table that has one.
 ENCRYPTED_COLUMNS = {MODEL_TABLE: "litellm_params", CREDENTIAL_TABLE: "credential_values"}
-TABLES = (MODEL_TABLE, CREDENTIAL_TABLE, TEAM_TABLE, USER_TABLE, TOKEN_TABLE, BUDGET_TABLE, *MANUAL_TABLES)
+TABLES = (
+    MODEL_TABLE,
+    CREDENTIAL_TABLE,
+    TEAM_TABLE,
+    USER_TABLE,
+    TOKEN_TABLE,
+    BUDGET_TABLE,
+    MEMBERSHIP_TABLE,
+    END_USER_TABLE,
+    *MANUAL_TABLES,
+)
 MAX_ROWS = 500_000
 CONNECT_TIMEOUT_SECONDS, STATEMENT_TIMEOUT_MS = 15, 120_000
 SOURCE_NAME = "database"

@@ -8,6 +8,7 @@ import re
 from typing import TYPE_CHECKING, Any, cast
 
 from penstock.imports.litellm_limits import read_budget, read_rates, read_spend
+from penstock.imports.litellm_user_policies import add_user_policies
 from penstock.imports.state import KEY_SCOPES, short_digest
 
 if TYPE_CHECKING:
@@ -21,12 +22,11 @@ JsonObject = dict[str, Any]
 
 TOKEN_TABLE, TEAM_TABLE, USER_TABLE = "LiteLLM_VerificationToken", "LiteLLM_TeamTable", "LiteLLM_UserTable"
 BUDGET_TABLE, ORGANISATION_TABLE = "LiteLLM_BudgetTable", "LiteLLM_OrganizationTable"
+MEMBERSHIP_TABLE, END_USER_TABLE = "LiteLLM_TeamMembership", "LiteLLM_EndUserTable"
 # Tables that are not imported. The message of each describes what the user can do instead.
 MANUAL_TABLES = {
     ORGANISATION_TABLE: "set limits of the workspaces; there is one organisation",
     "LiteLLM_ProjectTable": "set limits of the keys of the project",
-    "LiteLLM_EndUserTable": "create policies with group_by metadata._user",
-    "LiteLLM_TeamMembership": "create policies with group_by metadata._user",
     "LiteLLM_PromptTable": "create the prompts, see prompts.md",
     "LiteLLM_GuardrailsTable": "create the guardrails, see guardrails.md",
     "LiteLLM_MCPServerTable": "MCP servers are not imported",
@@ -39,7 +39,6 @@ DASHBOARD_TEAM = "litellm-dashboard"
 ALL_MODELS, TEAM_MODELS, NO_MODELS = "all-proxy-models", "all-team-models", "no-default-models"
 MAX_METADATA_CHARS, MAX_METADATA_PAIRS, MAX_METADATA_KEY = 512, 60, 128
 MAX_NAME_CHARS = 255
-MAX_POLICIES = 200
 MAIN_CONFIG = "litellm"
 INFORMATION_COLUMNS = frozenset(
     [
@@ -115,18 +114,20 @@ class KeyImporter:
         for table, message in MANUAL_TABLES.items():
             if rows := root.child(table):
                 rows.manual(message)
-        self._teams(root)
-        self._users(root)
         budgets = {str(row.value.get("budget_id")): row for row in _rows(root, BUDGET_TABLE)}
         used: set[str] = set()
+        self._teams(root)
+        self._users(root, budgets, used)
+        self._members(root, budgets, used)
+        self._end_users(root, budgets, used)
         for row in _rows(root, TOKEN_TABLE):
             self._import_key(row, budgets, used)
         for identifier, row in budgets.items():
             self._read_rest(row)
             if budget_node := row.child("budget_id"):
-                budget_node.exact("keys refer to it")
+                budget_node.exact("keys and users refer to it")
             if identifier not in used:
-                row.manual("no imported key has this budget; set usage_limits where it is needed")
+                row.manual("no imported key or user has this budget; set usage_limits where it is needed")
 
     def _teams(self, root: Node) -> None:
         for row in _rows(root, TEAM_TABLE):
@@ -153,7 +154,8 @@ class KeyImporter:
             self._config_slug(self._workspaces[team], self._allowed(row.child("models"), None))
             self._read_rest(row)
 
-    def _users(self, root: Node) -> None:
+    def _users(self, root: Node, budgets: dict[str, Node], used: set[str]) -> None:
+        default = self._workspaces[None]
         for row in _rows(root, USER_TABLE):
             identifier, email, role = (row.child(name) for name in ("user_id", "user_email", "user_role"))
             user = identifier.text() if identifier else None
@@ -164,7 +166,7 @@ class KeyImporter:
             identifier.exact("metadata._user of the keys of the user")
             if email and address and EMAIL.match(address):
                 self._emails[user] = address
-                self._state.add_invitation(address, [self._workspaces[None]["slug"]])
+                self._state.add_invitation(address, [default["slug"]])
                 email.approximate("an invitation; passwords are not imported")
             elif email:
                 email.manual("is no e-mail address; invite the user")
@@ -174,32 +176,47 @@ class KeyImporter:
                 teams.manual("add the user to the workspaces of the teams")
             if models := row.child("models"):
                 models.manual("add a config with these models, and set it as default of the keys")
-            self._add_user_policies(row, address or user)
-            if spend := row.child("spend"):
-                spend.approximate("the usage of policies is counted from the import on")
+            limits_row = self._budget_of(row, budgets, used)
+            add_user_policies(default, row, limits_row, self._emails.get(user, user), "user")
             _read_unused_metadata(row)
             self._read_rest(row)
 
-    def _add_user_policies(self, row: Node, user: str) -> None:
-        common = {
-            "conditions": [{"key": "metadata._user", "value": user[:MAX_METADATA_CHARS]}],
-            "group_by": [{"key": "metadata._user"}],
-        }
-        name = f"user {user}"[:MAX_NAME_CHARS]
-        workspace = self._workspaces[None]
-        usage, rates = workspace["usage_limits_policies"], workspace["rate_limits_policies"]
-        if len(usage) + len(rates) + 3 > MAX_POLICIES:
-            for field in ("max_budget", "soft_budget", "budget_duration", "tpm_limit", "rpm_limit"):
-                if node := row.child(field):
-                    node.manual(f"a workspace has at most {MAX_POLICIES} policies; set the limits of the keys")
-            return
-        if budget := read_budget(row):
-            usage.append({"name": name, **common, **budget})
-        for rate in read_rates(row):
-            rates.append({"name": f"{name} {rate['type']}"[:MAX_NAME_CHARS], **common, **rate})
-        for field in ("max_budget", "tpm_limit", "rpm_limit"):
-            if node := row.child(field):
-                node.approximate("a policy on metadata._user of keys without a team; a request may send another user")
+    def _members(self, root: Node, budgets: dict[str, Node], used: set[str]) -> None:
+        """Adds policies for members of teams that have a budget there."""
+        for row in _rows(root, MEMBERSHIP_TABLE):
+            user_node, team_node = row.child("user_id"), row.child("team_id")
+            user, team = (node.text() if node else None for node in (user_node, team_node))
+            if user_node is None or team_node is None or user is None or team not in self._workspaces:
+                row.manual("names no imported team; create a policy with group_by metadata._user where it is needed")
+                continue
+            team_node.exact("the workspace of the team")
+            user_node.exact("metadata._user")
+            limits_row = self._budget_of(row, budgets, used)
+            add_user_policies(self._workspaces[team], row, limits_row, self._emails.get(user, user), "member")
+            if total := row.child("total_spend"):
+                total.approximate("information only")
+            self._read_rest(row)
+
+    def _end_users(self, root: Node, budgets: dict[str, Node], used: set[str]) -> None:
+        """Adds policies for end users, whom clients name in `user` of a request."""
+        for row in _rows(root, END_USER_TABLE):
+            identifier = row.child("user_id")
+            user = identifier.text() if identifier else None
+            if identifier is None or user is None:
+                row.unsupported("an end user needs user_id")
+                continue
+            if (blocked := row.child("blocked")) and _is_true(blocked):
+                row.manual("the end user is blocked; reject the name before the gateway, or with a guardrail")
+                continue
+            identifier.exact("metadata._user, which is `user` of a request")
+            limits_row = self._budget_of(row, budgets, used)
+            add_user_policies(self._workspaces[None], row, limits_row, user, "end user")
+            if alias := row.child("alias"):
+                alias.approximate("information only")
+            for name in ("allowed_model_region", "default_model"):
+                if field := row.child(name):
+                    field.manual("add a condition on metadata._user to the config")
+            self._read_rest(row)
 
     def _import_key(self, row: Node, budgets: dict[str, Node], used: set[str]) -> None:
         token, team_node = row.child("token"), row.child("team_id")
@@ -261,13 +278,13 @@ class KeyImporter:
         if budget_node is None:
             return row
         if budget is None:
-            budget_node.manual("the budget is not in the database; set usage_limits of the key")
+            budget_node.manual("the budget is not in the database; set usage_limits where it is needed")
             return row
         used.add(budget_node.value)
-        budget_node.exact("usage_limits and rate_limits of the key")
+        budget_node.exact("usage limits and rate limits")
         has_own = any(row.child(name) for name in ("max_budget", "tpm_limit", "rpm_limit"))
         if has_own:
-            budget_node.approximate("the limits of the key itself apply")
+            budget_node.approximate("the limits of the row itself apply")
         return row if has_own else budget
 
     def _key_name(self, row: Node, digest: str, workspace: str) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from penstock import engine
 from penstock.errors import PenstockError
 from penstock.ids import PROVIDER_ALIASES, SLUG_PATTERN, slugify
-from penstock.imports.findings import Ledger, Node
+from penstock.imports.findings import EMPTY_MESSAGE, Ledger, Node
 from penstock.imports.output import ImportedState
 from penstock.imports.portkey_configs import CLEAR_TEXT_MESSAGE, read_config
 from penstock.imports.portkey_limits import read_rate_limits, read_usage_limits
@@ -19,7 +19,7 @@ from penstock.imports.state import StateBuilder, unused_slug
 from penstock.kit.provider_options import check_partial_options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from penstock.imports.source import Source
 
@@ -80,6 +80,7 @@ MANUAL_LISTS = {
     "mcp_servers": "MCP servers are not imported",
 }
 # Lists of objects in the order in which they are read. Providers follow integrations, because they refer to them.
+VIRTUAL_KEY_NAMES = ("virtual_key", "virtualKey")
 LISTS = ("integrations", "providers", "virtual_keys", "configs", "prompts")
 KIND_OF_OBJECT = {
     "virtual-key": "virtual_keys",
@@ -100,6 +101,7 @@ def import_portkey(sources: Sequence[Source]) -> ImportedState:
     importer = _Importer()
     for root, source in zip(ledger.roots(), sources, strict=True):
         importer.read_root(root, PurePath(source.name).stem)
+    importer.report_missing_providers()
     return ImportedState(importer.state.build(has_providers=True), ledger.findings())
 
 
@@ -110,6 +112,8 @@ class _Importer:
         self.state = StateBuilder()
         self._workspace = self.state.add_workspace(WORKSPACE_SLUG, WORKSPACE_NAME)
         self._integrations: dict[str, str] = {}
+        # Values that name a virtual key or a provider, with their workspaces.
+        self._references: list[tuple[Node, JsonObject]] = []
         self._providers = {item["slug"] for item in engine.catalogue()}
         self._readers: dict[str, Callable[[Node], None]] = {
             "integrations": self._read_integration,
@@ -124,8 +128,8 @@ class _Importer:
         if root.is_list or (root.is_mapping and root.value.get("object") == "list"):
             self._read_list(root, None)
             return
-        if not root.is_mapping:
-            root.unsupported("must be a mapping or a list")
+        if not root.is_mapping or not root.value:
+            root.unsupported("must be a mapping or a list" if root.value or not root.is_mapping else EMPTY_MESSAGE)
             return
         names = root.value.keys()
         if workspaces := root.child("workspaces"):
@@ -137,6 +141,14 @@ class _Importer:
             self._read_config_row(root)
         elif config := read_config(root):
             self._add_config(stem, stem, config)
+            self._references += [(leaf, self._workspace) for leaf in _iter_provider_names(root)]
+
+    def report_missing_providers(self) -> None:
+        """Reports names of virtual keys and providers that no source contains."""
+        for node, workspace in self._references:
+            known = {row["slug"] for row in (*workspace["virtual_keys"], *workspace["providers"])}
+            if str(node.value).removeprefix("@") not in known:
+                node.manual("no imported virtual key or provider has this slug; create it")
 
     def _read_workspace(self, node: Node) -> None:
         outer = self._workspace
@@ -200,6 +212,7 @@ class _Importer:
                     field.exact()
                     return provider
                 field.unsupported("is no provider here, see providers.md")
+                node.unsupported("its provider does not exist here, so it is left out")
                 return None
         node.unsupported("needs the name of its provider")
         return None
@@ -215,8 +228,11 @@ class _Importer:
         message = f"the credential is not in the file; set the environment variable {variable}"
         if field:
             field.manual(message)
-        elif name_node := node.child("slug") or node.child("name"):
-            name_node.manual(message)
+        else:
+            own = node.child("slug")
+            # A slug that was replaced keeps the message that says so.
+            described = own if own and own.value == slug else node.child("name") or own or node
+            described.manual(message)
         return f"${{{variable}}}"
 
     def _options(self, node: Node, provider: str) -> JsonObject:
@@ -308,14 +324,16 @@ class _Importer:
 
     def _read_config_row(self, node: Node) -> None:
         content = node.child("config")
-        config = read_config(content) if content else None
         if content is None:
             node.unsupported("needs the field config")
+            return
+        config = read_config(content)
         if config is None:
             return
         name = _name(node)
         slug = self._slug(node, name, self._workspace["configs"])
         row = self._add_config(slug, name, config)
+        self._references += [(leaf, self._workspace) for leaf in _iter_provider_names(content)]
         for field in node.fields():
             if field.name == "is_default":
                 field.exact()
@@ -342,6 +360,8 @@ class _Importer:
             return
         row: JsonObject = {"slug": self._slug(node, name, self._workspace["prompts"]), "name": name}
         row |= {"string": template, "virtual_key": provider.removeprefix("@"), "parameters": {}}
+        if reference := node.child("virtual_key"):
+            self._references.append((reference, self._workspace))
         for field_name, kind in PROMPT_FIELDS.items():
             if field := node.child(field_name):
                 if isinstance(field.value, kind):
@@ -350,6 +370,20 @@ class _Importer:
                 else:
                     field.unsupported("has another type than a prompt here")
         self._workspace["prompts"].append(row)
+
+
+def _iter_provider_names(node: Node) -> Iterator[Node]:
+    """Yields the values of a config that name a virtual key or a saved provider."""
+    if node.is_mapping:
+        for field in node.fields():
+            is_name = isinstance(field.value, str) and field.value
+            if is_name and (field.name in VIRTUAL_KEY_NAMES or (field.name == "provider" and field.value[0] == "@")):
+                yield field
+            else:
+                yield from _iter_provider_names(field)
+    elif node.is_list:
+        for item in node.items():
+            yield from _iter_provider_names(item)
 
 
 PROMPT_FIELDS: dict[str, Any] = {

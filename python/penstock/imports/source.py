@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+import warnings
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -64,13 +65,15 @@ def read_text(file: FilePath) -> str:
 def parse_yaml(name: str, text: str) -> Source:
     """Parses YAML 1.1, which other gateways read. JSON is accepted, too."""
     from ruamel.yaml import YAML  # noqa: PLC0415 - takes long to load, and other commands do not need it
-    from ruamel.yaml.error import YAMLError  # noqa: PLC0415 - loads slowly
+    from ruamel.yaml.error import MantissaNoDotYAML1_1Warning, YAMLError  # noqa: PLC0415 - loads slowly
 
     # ruamel.yaml does not declare all of its attributes, so the type is `Any`.
     yaml: Any = YAML(typ="safe", pure=True)
     yaml.version = (1, 1)
     try:
-        tree = yaml.load(text)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", MantissaNoDotYAML1_1Warning)
+            tree = yaml.load(text)
         composer: Any = YAML(typ="safe", pure=True)
         composer.version = (1, 1)
         root = composer.compose(text)

@@ -141,6 +141,7 @@ class _Importer:
             if field := model.child(name):
                 field.approximate("has no equivalent and needs none")
         if not json_objects:
+            model.manual("none of its providers was imported, so the model is left out")
             return None
         target = (
             json_objects[0] if len(json_objects) == 1 else {"strategy": {"mode": "fallback"}, "targets": json_objects}
@@ -181,6 +182,7 @@ class _Importer:
         variants = function.child("variants")
         weights = _read_weights(function.child("experimentation"))
         weighted: list[tuple[str, JsonObject, float | None]] = []
+        prompts = len(self._workspace["prompts"])
         for variant in variants.fields() if variants else ():
             if target := self._read_variant(function, variant, common):
                 own = variant.child("weight")
@@ -189,6 +191,8 @@ class _Importer:
                     own.exact("weight of load balancing")
                 weighted.append((variant.name, target, weights.get(variant.name, 0) if weights else weight))
         if not weighted:
+            if len(self._workspace["prompts"]) == prompts:
+                function.manual("none of its variants was imported, so the function is left out")
             return
         targets = [target for _, target, _ in weighted]
         if any(weight for _, _, weight in weighted):
@@ -262,8 +266,12 @@ class _Importer:
         target = _with_options(target, variant, parameters)
         if templates is None:
             return target
-        if templates:
-            self._add_prompt(function.name, variant.name, templates, _first_leaf(target), parameters)
+        if not templates:
+            variant.manual("the variant is left out, because a template cannot be converted")
+            return None
+        self._add_prompt(function.name, variant.name, templates, _first_leaf(target), parameters)
+        if weight := variant.child("weight"):
+            weight.manual("a prompt has no weight; clients choose the prompt")
         return None
 
     def _read_templates(self, variant: Node) -> dict[str, str] | None:

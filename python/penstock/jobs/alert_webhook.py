@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from penstock.fetch import FETCH_ERRORS, Fetcher, FetchRequest
+from penstock.fetch import Fetcher, FetchRequest, fetch_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -75,6 +75,6 @@ class AlertWebhook:
         request = FetchRequest(url=self._url, method="POST", headers=headers, content=content)
         try:
             response = await self._fetcher.send(request)
-        except FETCH_ERRORS as error:
+        except fetch_errors() as error:
             return type(error).__name__
         return "" if response.status in SUCCESS_STATUSES else f"status {response.status}"

@@ -22,7 +22,7 @@ from sqlalchemy import select, text
 from penstock import engine, listen
 from penstock.blobs.store import open_blob_store, open_body_bucket
 from penstock.errors import PenstockError, UnavailableError
-from penstock.fetch import FETCH_ERRORS, Fetcher, FetchRequest
+from penstock.fetch import Fetcher, FetchRequest, fetch_errors
 from penstock.jobs.prepare import describe_cause, open_database
 from penstock.logs.engines.clickhouse_client import ClickHouseClient, parse_url
 from penstock.logs.engines.protocol import LogEngineError
@@ -329,7 +329,7 @@ async def _check_provider(settings: Settings, origin: str) -> Findings:
     try:
         # Every status counts as success: it shows that the name resolves, that the port is open, and that TLS works.
         response = await fetcher.send(FetchRequest(url=f"{origin}/", method="HEAD", seconds=CHECK_SECONDS))
-    except FETCH_ERRORS as error:
+    except fetch_errors() as error:
         reason = str(error) or type(error).__name__
         hint = "check the network, the proxy (HTTPS_PROXY), the certificates (upstream.tls_ca) and TRUSTED_CUSTOM_HOSTS"
         return [Finding(name, "failed", f"it cannot be reached: {reason}", hint)]

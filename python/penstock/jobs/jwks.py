@@ -8,7 +8,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from penstock.fetch import FETCH_ERRORS
+from penstock.fetch import fetch_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +42,7 @@ class JwksRefresher:
     async def _refresh_source(self, source: IssuerKeys) -> bool:
         try:
             changed = await source.refresh()
-        except FETCH_ERRORS as error:
+        except fetch_errors() as error:
             if source not in self._failing_sources:
                 # The error of a malformed URL contains the URL, so the host is removed from the text.
                 host = source.own.jwks_url.partition("://")[2].partition("/")[0].rpartition("@")[2]

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import base64
-from typing import TYPE_CHECKING, Any, Literal
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
-from google.protobuf import json_format
-from google.protobuf.message import DecodeError
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest, ExportLogsServiceResponse
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
-    ExportTraceServiceRequest,
-    ExportTraceServiceResponse,
-)
 
 from penstock.errors import BodyTooLargeError, InvalidError
 
@@ -34,11 +28,38 @@ VARINT, FIXED_64, LENGTH_DELIMITED, FIXED_32 = 0, 1, 2, 5
 # Fields that OTLP JSON contains as hexadecimal digits. Protobuf's general rule for bytes in JSON is base64.
 ID_FIELDS = ("traceId", "spanId", "parentSpanId")
 OtlpItems = Literal["spans", "log records"]
-REQUESTS: dict[OtlpItems, type[Message]] = {"spans": ExportTraceServiceRequest, "log records": ExportLogsServiceRequest}
-RESPONSES: dict[OtlpItems, type[Message]] = {
-    "spans": ExportTraceServiceResponse,
-    "log records": ExportLogsServiceResponse,
-}
+
+
+class ProtobufTypes(NamedTuple):
+    """The messages of OTLP, and the module that converts them."""
+
+    requests: dict[OtlpItems, type[Message]]
+    responses: dict[OtlpItems, type[Message]]
+    # `google.protobuf.json_format` has no types.
+    json_format: Any
+    errors: tuple[type[Exception], ...]
+
+
+@cache
+def load_types() -> ProtobufTypes:
+    """Imports protobuf and the messages. Most gateways receive no OTLP, and do not need their 2 MB."""
+    from google.protobuf import json_format  # noqa: PLC0415 - as said above
+    from google.protobuf.message import DecodeError  # noqa: PLC0415
+    from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (  # noqa: PLC0415
+        ExportLogsServiceRequest,
+        ExportLogsServiceResponse,
+    )
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (  # noqa: PLC0415
+        ExportTraceServiceRequest,
+        ExportTraceServiceResponse,
+    )
+
+    return ProtobufTypes(
+        {"spans": ExportTraceServiceRequest, "log records": ExportLogsServiceRequest},
+        {"spans": ExportTraceServiceResponse, "log records": ExportLogsServiceResponse},
+        json_format,
+        (DecodeError, json_format.Error, RecursionError, UnicodeDecodeError),
+    )
 
 
 def is_protobuf(content_type: str) -> bool:
@@ -51,7 +72,8 @@ def convert_to_json(body: bytes, items: OtlpItems) -> bytes:
     if len(body) > MAX_PROTOBUF_BYTES:
         message = f"the decompressed body is too long; at most {MAX_PROTOBUF_BYTES} bytes of protobuf are allowed"
         raise BodyTooLargeError(message)
-    request = REQUESTS[items]()
+    types = load_types()
+    request = types.requests[items]()
     if not _has_few_messages(body, items):
         message = (
             f"the body has more than {MAX_MESSAGES} messages or {MAX_FIELDS} fields; send fewer {items} in one request"
@@ -59,8 +81,8 @@ def convert_to_json(body: bytes, items: OtlpItems) -> bytes:
         raise BodyTooLargeError(message)
     try:
         request.ParseFromString(body)
-        fields = json_format.MessageToDict(request, use_integers_for_enums=True)
-    except (DecodeError, json_format.Error, RecursionError, UnicodeDecodeError) as error:
+        fields = types.json_format.MessageToDict(request, use_integers_for_enums=True)
+    except types.errors as error:
         message = f"the body is not a protobuf request with {items}: {error}"
         raise InvalidError(message) from None
     for item in _iter_items(fields):
@@ -75,7 +97,7 @@ def _has_few_messages(body: bytes, items: OtlpItems) -> bool:
     data, which the parser reports later. The time depends on the number of fields, not on their length.
     """
     message_count, fields_read = 0, 0
-    waiting: list[tuple[int, int, Any]] = [(0, len(body), REQUESTS[items].DESCRIPTOR)]
+    waiting: list[tuple[int, int, Any]] = [(0, len(body), load_types().requests[items].DESCRIPTOR)]
     while waiting:
         position, end, kind = waiting.pop()
         while position < end:
@@ -134,7 +156,8 @@ def _read_varint(body: bytes, position: int, end: int) -> tuple[int, int] | None
 
 def encode_response(content: object, items: OtlpItems) -> bytes:
     """Encodes the response to a request with `spans` or `log records`."""
-    return json_format.ParseDict(msgspec.to_builtins(content), RESPONSES[items]()).SerializeToString()
+    types = load_types()
+    return types.json_format.ParseDict(msgspec.to_builtins(content), types.responses[items]()).SerializeToString()
 
 
 def _iter_items(fields: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -20,7 +20,7 @@ from joserfc.util import urlsafe_b64decode
 
 from penstock.authorization import ALL_SCOPES
 from penstock.errors import ForbiddenError, InvalidError, UnauthorisedError, UnavailableError
-from penstock.fetch import FETCH_ERRORS, Fetcher, FetchRequest
+from penstock.fetch import Fetcher, FetchRequest, fetch_errors
 from penstock.kit.limits import KEY_RATE_UNITS, RateLimit, UsageLimits, check_rate_limits, check_usage_limit_list
 from penstock.kit.strict_json import parse_object
 from penstock.schemas import now
@@ -149,7 +149,7 @@ class IssuerKeys:
         ):
             try:
                 await self.refresh()
-            except FETCH_ERRORS as error:
+            except fetch_errors() as error:
                 log.warning("cannot fetch the keys that verify tokens: %s", type(error).__name__)
         return self._has_key(kid)
 

@@ -8,7 +8,6 @@ import logging
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-import httpx2
 import msgspec
 
 from penstock.logs import messages
@@ -18,6 +17,8 @@ from penstock.logs.query import LogFilterError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    import httpx2
 
     from penstock.logs.query import LogFilters, LogQuery
 
@@ -69,7 +70,7 @@ class LogClient:
                     raise _make_error(response.status_code, await response.aread())
                 async for line in _iter_lines(response):
                     yield msgspec.json.decode(line)
-        except (httpx2.HTTPError, OSError) as error:
+        except _http_errors() as error:
             raise _make_unavailable(error) from None
 
     async def get_metrics(self) -> dict[str, float]:
@@ -104,7 +105,7 @@ class LogClient:
         try:
             async with asyncio.timeout(seconds):
                 response = await self._open_client().request(method, path, content=body, timeout=None)
-        except (httpx2.HTTPError, TimeoutError, OSError) as error:
+        except _http_errors() as error:
             raise _make_unavailable(error) from None
         if response.status_code >= messages.INVALID:
             raise _make_error(response.status_code, response.content)
@@ -112,6 +113,8 @@ class LogClient:
 
     def _open_client(self) -> httpx2.AsyncClient:
         if self._client is None:
+            import httpx2  # noqa: PLC0415 - as in `_http_errors`
+
             # At the gateway's own log level, httpx2 would log every query.
             logging.getLogger("httpx2").setLevel(logging.WARNING)
             self._client = httpx2.AsyncClient(
@@ -141,7 +144,15 @@ async def _iter_lines(response: httpx2.Response) -> AsyncIterator[bytes]:
             yield line
 
 
+def _http_errors() -> tuple[type[Exception], ...]:
+    import httpx2  # noqa: PLC0415 - it takes 0.1 s to load, and a gateway whose logs nobody reads does not need it
+
+    return (httpx2.HTTPError, TimeoutError, OSError)
+
+
 def _make_unavailable(error: Exception) -> LogStoreUnavailableError:
+    import httpx2  # noqa: PLC0415 - as above
+
     is_late = isinstance(error, TimeoutError | httpx2.TimeoutException)
     reason = "it did not answer in time" if is_late else str(error) or type(error).__name__
     return LogStoreUnavailableError(f"the log worker cannot be reached: {reason}")

@@ -14,9 +14,9 @@ import msgspec
 import orjson
 from sqlalchemy import event, exc
 from sqlalchemy.engine import make_url
-from sqlalchemy.ext.asyncio import create_async_engine
 
 from penstock.errors import STORE_UNAVAILABLE_MESSAGE, ConflictError, SettingsError, StartupError, UnavailableError
+from penstock.store.async_engine import create_async_engine
 from penstock.store.value_errors import reject_invalid_values
 
 if TYPE_CHECKING:

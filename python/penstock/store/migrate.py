@@ -6,16 +6,13 @@ import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from alembic.util import CommandError
+from sqlalchemy import inspect, text
 from sqlalchemy.util import await_only
 
 from penstock.errors import StartupError
+from penstock.store import columns, guardrail_tables, job_tables, limit_tables, prompt_tables, tables
 from penstock.store.database import create_private_file
-from penstock.store.revision import current_revision
+from penstock.store.revision import VERSION_TABLE, current_revision
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,6 +22,8 @@ if TYPE_CHECKING:
 
     from penstock.store.database import Database
 
+# Each of these modules adds its tables to the metadata when it is imported.
+TABLE_MODULES = (tables, guardrail_tables, job_tables, limit_tables, prompt_tables)
 SCRIPTS_DIR = Path(__file__).with_name("migrations")
 # Advisory lock for migrations. If two nodes migrate at once, the second waits and then finds nothing to do.
 MIGRATION_LOCK_ID = 0x70656E73
@@ -66,6 +65,9 @@ async def migrate(
     async with database.migration_transaction() as connection:
         if not database.embedded:
             await acquire_migration_lock(connection)
+        elif target == "head" and await connection.run_sync(_is_empty):
+            await connection.run_sync(_create_newest_tables)
+            return None, newest_revision()
         done = await connection.run_sync(
             _run_migrations, target, _sync_sealer(connection, sealing) if sealing else None
         )
@@ -75,8 +77,25 @@ async def migrate(
 
 
 def newest_revision() -> str | None:
-    """Returns the revision that this release needs."""
-    return ScriptDirectory(str(SCRIPTS_DIR)).get_current_head()
+    """Returns the revision that this release needs: the name of the last migration script. Alembic is not asked, because
+    its modules take 0.1 s to load.
+    """
+    return max((path.stem for path in (SCRIPTS_DIR / "versions").glob("[0-9]*.py")), default=None)
+
+
+def _is_empty(connection: Connection) -> bool:
+    return not inspect(connection).get_table_names()
+
+
+def _create_newest_tables(connection: Connection) -> None:
+    """Creates the tables of a new embedded store at once, which takes a fifth of the time of all migrations."""
+    columns.metadata.create_all(connection)
+    names = (
+        f"{VERSION_TABLE} (version_num VARCHAR(32) NOT NULL, CONSTRAINT {VERSION_TABLE}_pkc PRIMARY KEY (version_num))"
+    )
+    connection.execute(text(f"CREATE TABLE {names}"))
+    insertion = text(f"INSERT INTO {VERSION_TABLE} (version_num) VALUES (:revision)")  # noqa: S608 - a constant
+    connection.execute(insertion, {"revision": newest_revision()})
 
 
 async def _check_foreign_keys(connection: AsyncConnection) -> None:
@@ -111,6 +130,11 @@ def _sync_sealer(connection: AsyncConnection, sealing: ConfigSealer) -> SyncConf
 def _run_migrations(
     connection: Connection, target: str, rewriting: SyncConfigSealer | None
 ) -> tuple[str | None, str | None]:
+    # Imported only here: a store that is up to date, or new, does not need the 13 MB of Alembic and its dependencies.
+    from alembic import command  # noqa: PLC0415 - as said above
+    from alembic.config import Config  # noqa: PLC0415 - as said above
+    from alembic.util import CommandError  # noqa: PLC0415 - as said above
+
     config = Config()
     config.attributes["rewriting"] = rewriting
     config.set_main_option("script_location", str(SCRIPTS_DIR))
@@ -127,4 +151,6 @@ def _run_migrations(
 
 
 def _read_revision(connection: Connection) -> str | None:
+    from alembic.runtime.migration import MigrationContext  # noqa: PLC0415 - as said above
+
     return MigrationContext.configure(connection).get_current_revision()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import BigInteger, Boolean, Column, Index, Integer, String, Table, Text
+from sqlalchemy import BigInteger, Boolean, Column, Index, Integer, String, Table, Text, true
 
 from penstock.store.columns import DIGEST, JSON_DOCUMENT, NAME, SLUG, UUID, WORD, metadata
 from penstock.store.columns import foreign_key_column as _foreign_key_column
@@ -234,11 +234,11 @@ integrations = Table(
     Column("configurations", JSON_DOCUMENT, nullable=False),
     Column("sealed_configurations", Text),
     Column("secret_mappings", JSON_DOCUMENT, nullable=False),
-    Column("tags", JSON_DOCUMENT, nullable=False),
-    Column("allow_all_models", Boolean, nullable=False),
+    Column("tags", JSON_DOCUMENT, nullable=False, server_default="{}"),
+    Column("allow_all_models", Boolean, nullable=False, server_default=true()),
     Column("pricing_adjustments", JSON_DOCUMENT),
     # Default access for workspaces without an entry of their own: whether they may use the integration, and its limits.
-    Column("global_access", JSON_DOCUMENT, nullable=False),
+    Column("global_access", JSON_DOCUMENT, nullable=False, server_default='{"enabled": true}'),
     Column("default_provider_slug", SLUG),
     Column("owner_id", UUID),
     *_timestamp_columns(),

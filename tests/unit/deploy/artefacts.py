@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import functools
+import platform
 import re
+import shutil
+import subprocess
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from ruamel.yaml import YAML
 
 from penstock import serve
@@ -22,6 +26,20 @@ DEPLOY = ROOT / "deploy"
 OTHER_VARIABLES = {"PENSTOCK_CONFIG", "PENSTOCK_IMAGE", "PENSTOCK_PORT"}
 # Seconds that the processes need after the drain time, before the supervisor has ended.
 SECONDS_AFTER_DRAIN = serve.EDGE_GRACE + serve.CONTROL_GRACE + serve.LOGS_GRACE
+
+HELM_OF_MAKE = ROOT / ".cache/helm/helm/helm"
+# `make test` installs Helm on x86-64. Elsewhere, and for `make test-fast`, Helm of the machine is used if it has one.
+HELM = str(HELM_OF_MAKE) if HELM_OF_MAKE.exists() and platform.machine() == "x86_64" else shutil.which("helm")
+needs_helm = pytest.mark.skipif(not HELM, reason="helm is not installed; `make test-installs` does, on x86-64")
+
+
+def run_helm(*words: str) -> subprocess.CompletedProcess[str]:
+    """Runs Helm in the root of the repository. Relative paths of charts and values files are relative to it."""
+    assert HELM
+    command = [HELM, *words]
+    return subprocess.run(
+        command, check=False, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL, cwd=ROOT
+    )
 
 
 def read_yaml(path: Path) -> Any:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import copy
 import json
 import re
-import shutil
-import subprocess
 from typing import TYPE_CHECKING, Any
 
 import jsonschema_rs
+import kubernetes_validate
 import pytest
 
 from penstock import __version__
@@ -19,13 +18,16 @@ from tests.unit.deploy.artefacts import (
     SECONDS_AFTER_DRAIN,
     check_command,
     load_text,
+    needs_helm,
     read_yaml,
     read_yaml_documents,
+    run_helm,
     setting_variables,
     unknown_settings_by_file,
 )
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Iterator
     from pathlib import Path
 
@@ -36,7 +38,11 @@ ALL_TEMPLATES = "\n".join(TEMPLATES.values())
 DEFAULTS = read_yaml(CHART / "values.yaml")
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 VALIDATOR = jsonschema_rs.validator_for(SCHEMA)
+# The oldest release of Kubernetes that the chart supports, and a current one.
 KUBERNETES = "1.29"
+KUBERNETES_RELEASES = [KUBERNETES, "1.37"]
+# Objects of operators. Kubernetes itself has no schema of them.
+OBJECTS_OF_OPERATORS = {"ServiceMonitor"}
 with_values_files = pytest.mark.parametrize("file", VALUES_FILES, ids=lambda path: path.stem)
 # Variables of the chart's own containers, with values such as the templates give them.
 CHART_ENVIRONMENT = {
@@ -213,13 +219,6 @@ def test_pods_have_no_rights_and_no_variables_of_services():
 
 # ── rendered by Helm ────────────────────────────────────────────────────────────────────────────────────────────────
 
-needs_helm = pytest.mark.skipif(not shutil.which("helm"), reason="helm is not installed")
-
-
-def run_helm(*words: str) -> subprocess.CompletedProcess[str]:
-    command = ["helm", *words]
-    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
-
 
 def run_template(*options: str) -> subprocess.CompletedProcess[str]:
     # A Helm that was built from source assumes an old release of Kubernetes.
@@ -270,6 +269,27 @@ def test_rendered_objects_are_consistent(file: Path):
     claims = {claim["metadata"]["name"] for claim in workload["spec"].get("volumeClaimTemplates", [])}
     for pod_spec, pod in pod_specs(objects):
         check_pod(pod, claims if pod_spec is workload else set(), openshift=values["openshift"])
+
+
+@needs_helm
+@pytest.mark.parametrize("release", KUBERNETES_RELEASES)
+@with_values_files
+def test_kubernetes_accepts_the_rendered_objects(file: Path, release: str):
+    done = run_helm("template", "release", str(CHART), "--kube-version", release, "--values", str(file))
+    assert done.returncode == 0, done.stderr
+    objects = [item for item in read_yaml_documents(done.stdout) if item["kind"] not in OBJECTS_OF_OPERATORS]
+    assert len(objects) >= 4
+    for item in objects:
+        kubernetes_validate.validate(item, release, strict=True)
+
+
+@needs_helm
+def test_kubernetes_rejects_misspelt_fields():
+    (workload,) = find(render(), "Deployment")
+    (container,) = workload["spec"]["template"]["spec"]["containers"]
+    container["ports"][0]["containersPort"] = container["ports"][0].pop("containerPort")
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(workload, KUBERNETES, strict=True)
 
 
 def check_pod(pod: dict[str, Any], claims: set[str], *, openshift: bool) -> None:

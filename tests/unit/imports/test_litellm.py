@@ -430,3 +430,16 @@ def test_included_files_are_sources():
     imported = import_litellm([config, models])
     assert render_targets(imported.state) == {"a": "openai/gpt-4o"}
     assert findings_of(imported, Status.MANUAL) == {"include[1]": "give this file as another source of the command"}
+
+
+def test_fallbacks_of_models_that_do_not_exist_are_reported():
+    fallbacks = "[{m: [m2]}, {alias: [m2]}, {gone: [m2]}, {'*': [m2]}]"
+    rows = "\n".join(f"  - {{model_name: {name}, litellm_params: {{model: openai/gpt-4o}}}}" for name in ("m", "m2"))
+    imported = import_text(
+        f"model_list:\n{rows}\nrouter_settings:\n  model_group_alias: {{alias: m}}\n  fallbacks: {fallbacks}\n"
+        "litellm_settings: {cache: true, cache_params: {ttl: 1e3}}\n"
+    )
+    messages = {finding.path: finding.message for finding in imported.findings if finding.status is Status.MANUAL}
+    assert messages == {
+        "router_settings.fallbacks[2].gone[0]": "is the fallback of no model of model_list, so it is left out"
+    }

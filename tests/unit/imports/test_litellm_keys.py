@@ -37,10 +37,22 @@ TABLES: dict[str, Any] = {
     ],
     "LiteLLM_UserTable": [
         {"user_id": "u-1", "user_email": "ada@x.test", "user_role": "proxy_admin", "max_budget": 20, "teams": ["t-1"],
-         "password": "scrypt:canary"},
+         "password": "scrypt:canary", "spend": 4.5},
         {"user_id": "u-2"},
+        {"user_id": "u-3", "user_email": "no address", "budget_id": "b-3", "spend": 1.5, "budget_reset_at": "2998-01-01"},
+        {"user_id": "u-4", "spend": 9},
     ],
-    "LiteLLM_BudgetTable": [{"budget_id": "b-1", "max_budget": 7, "tpm_limit": 1000}, {"budget_id": "b-2"}],
+    "LiteLLM_TeamMembership": [
+        {"user_id": "u-1", "team_id": "t-1", "budget_id": "b-3", "spend": 2},
+        {"user_id": "u-1", "team_id": "gone", "spend": 2},
+    ],
+    "LiteLLM_EndUserTable": [
+        {"user_id": "customer-1", "alias": "A", "budget_id": "b-3", "spend": 0.5, "default_model": "fast"},
+        {"user_id": "customer-2", "blocked": True},
+        {"user_id": "c" * 300, "budget_id": "b-3", "spend": 7},
+    ],
+    "LiteLLM_BudgetTable": [{"budget_id": "b-1", "max_budget": 7, "tpm_limit": 1000}, {"budget_id": "b-2"},
+                            {"budget_id": "b-3", "max_budget": 40, "rpm_limit": 6, "budget_duration": "30d"}],
     "LiteLLM_VerificationToken": [
         {"token": "1" * 64, "key_alias": "app", "user_id": "u-1", "models": ["beta"], "budget_id": "b-1",
          "metadata": {"env": "prod", "tags": ["a"]}, "expires": "2999-01-01T00:00:00", "max_parallel_requests": 3},
@@ -130,9 +142,41 @@ def test_teams_become_workspaces(imported: ImportedState):
 def test_users_become_invitations_and_policies(imported: ImportedState):
     (invite,) = imported.state["organisation"]["invites"]
     assert (invite["email"], invite["role"]) == ("ada@x.test", "member")
-    (policy,) = imported.state["workspaces"][0]["usage_limits_policies"]
-    assert policy["conditions"] == [{"key": "metadata._user", "value": "ada@x.test"}]
-    assert (policy["credit_limit"], policy["group_by"]) == (20, [{"key": "metadata._user"}])
+    workspace, red, _ = imported.state["workspaces"]
+    policies = {policy["conditions"][0]["value"]: policy for policy in workspace["usage_limits_policies"]}
+    assert policies.keys() == {"ada@x.test", "u-3", "customer-1", "c" * 300}
+    ada = policies["ada@x.test"]
+    assert ada["conditions"] == [{"key": "metadata._user", "value": "ada@x.test"}]
+    assert (ada["name"], ada["credit_limit"], ada["group_by"]) == ("user ada@x.test", 20, [{"key": "metadata._user"}])
+    assert {name: policy.get("initial_usage") for name, policy in policies.items()} == {
+        "ada@x.test": {"ada@x.test": 4.5}, "u-3": {"u-3": 1.5}, "customer-1": {"customer-1": 0.5}, "c" * 300: None,
+    }  # fmt: skip
+    assert policies["customer-1"]["periodic_reset_days"] == 30
+    (member,) = red["usage_limits_policies"]
+    assert (member["name"], member["credit_limit"]) == ("member ada@x.test", 40)
+    assert member["initial_usage"] == {"ada@x.test": 2}
+    (rate,) = red["rate_limits_policies"]
+    assert (rate["name"], rate["type"], rate["value"]) == ("member ada@x.test requests", "requests", 6)
+    names = [policy["name"] for policy in (*workspace["usage_limits_policies"], *workspace["rate_limits_policies"])]
+    assert len(names) == len(set(names))
+
+
+def test_reports_users_without_a_policy(imported: ImportedState):
+    findings = {
+        (finding.path.partition("_")[2], finding.status, finding.message.split(";")[0].split(",")[0])
+        for finding in imported.findings
+    }
+    assert ("TeamMembership[*].team_id", Status.MANUAL, "names no imported team") in findings
+    assert ("EndUserTable[*].blocked", Status.MANUAL, "the end user is blocked") in findings
+    assert ("EndUserTable[*].spend", Status.MANUAL, "the name of the user is longer than 256 bytes") in findings
+    assert ("UserTable[*].spend", Status.APPROXIMATE, "without a budget") in findings
+
+
+def test_users_with_one_address_have_policies_of_their_own():
+    rows = [{"user_id": name, "user_email": "a@x.test", "max_budget": 5} for name in ("u-1", "u-2", "u-3")]
+    workspace = import_tables({"LiteLLM_UserTable": rows}).state["workspaces"][0]
+    names = [policy["name"] for policy in workspace["usage_limits_policies"]]
+    assert names == ["user a@x.test", "user a@x.test (2)", "user a@x.test (3)"]
 
 
 def test_reports_keys_that_are_left_out(imported: ImportedState):

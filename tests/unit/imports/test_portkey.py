@@ -213,3 +213,37 @@ def test_no_value_is_dropped_silently(tree: Any):
     imported = check_state(import_portkey([Source("file.json", tree)]))
     assert len(imported.findings) == sum(1 for _ in iter_leaves(tree))
     assert list(find_shape_problems(imported.state)) == []
+
+
+def test_object_that_is_left_out_has_no_exact_value():
+    row = {"name": "A", "slug": "a", "provider": "nobodys-models", "key": "sk-x", "note": "n"}
+    imported = import_one({"virtual_keys": [row]})
+    assert imported.state["workspaces"][0].get("virtual_keys", []) == []
+    assert paths_of(imported, Status.UNSUPPORTED) == {f"virtual_keys[0].{name}" for name in row}
+
+
+def test_reports_names_of_virtual_keys_that_are_missing():
+    keys = [{"name": name, "slug": "used-twice", "provider": "openai"} for name in ("A", "B")]
+    targets = [{"virtual_key": "used-twice"}, {"provider": "@gone"}, {"virtualKey": "gone"}, {"provider": "openai"}]
+    config = {"strategy": {"mode": "loadbalance"}, "targets": targets}
+    prompt = {"name": "p", "slug": "p", "string": "Hi", "virtual_key": "gone", "model": "m"}
+    imported = import_one(
+        {"configs": [{"name": "c", "slug": "c", "config": config}], "prompts": [prompt], "virtual_keys": keys}
+    )
+    messages = {
+        finding.path: finding.message.split(";")[0] for finding in imported.findings if finding.status is Status.MANUAL
+    }
+    assert {path for path, message in messages.items() if message.startswith("no imported virtual key")} == {
+        "configs[0].config.targets[1].provider",
+        "configs[0].config.targets[2].virtualKey",
+        "prompts[0].virtual_key",
+    }
+    # The second key has another slug, and the report says so.
+    assert "virtual_keys[1].slug" in paths_of(imported, Status.APPROXIMATE)
+    assert "virtual_keys[1].name" in messages
+
+
+@pytest.mark.parametrize("content", [{}, []], ids=str)
+def test_says_that_a_source_is_empty(content: object):
+    (finding,) = import_one(content).findings
+    assert (finding.status, finding.message) == (Status.UNSUPPORTED, "the source is empty")

@@ -264,3 +264,35 @@ def test_no_value_is_dropped_silently(tree: Any, variant: Any):
 def test_every_value_of_the_example_has_one_finding():
     actual = import_text(CONFIG).findings
     assert len(actual) == sum(1 for _ in iter_leaves(tomllib.loads(CONFIG)))
+
+
+LEFT_OUT = """
+[models.m]
+routing = ["a"]
+timeouts.non_streaming.total_ms = 5000
+[models.m.providers.a]
+type = "nobodys"
+model_name = "x"
+[functions.f]
+type = "chat"
+[functions.f.variants.v]
+type = "chat_completion"
+model = "openai::gpt-4o"
+weight = 0.5
+temperature = 0.1
+system_template = "missing.minijinja"
+"""
+
+
+def test_left_out_variant_has_no_exact_value():
+    imported = import_text(LEFT_OUT)
+    assert paths_of(imported, Status.EXACT) == set()
+    paths = {finding.path for finding in imported.findings}
+    assert {"functions.f.type", "functions.f.variants.v.weight", "models.m.timeouts.non_streaming.total_ms"} <= paths
+
+
+def test_prompt_has_no_weight():
+    text = '[functions.f.variants.v]\ntype = "chat_completion"\nmodel = "openai::gpt-4o"\nweight = 0.5\n'
+    imported = import_text(text + 'system_template = "extract/system.minijinja"\n')
+    assert len(imported.state["workspaces"][0]["prompts"]) == 1
+    assert paths_of(imported, Status.MANUAL) == {"functions.f.variants.v.weight"}

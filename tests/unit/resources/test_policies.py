@@ -87,6 +87,24 @@ async def created_at(api: ManagementClient, policy: str) -> int:
         return await connection.scalar(query) or 0
 
 
+def test_new_budget_begins_with_the_usage_of_its_groups(bootstrapped_url: Secret):
+    async def scenario(api: ManagementClient) -> None:
+        workspace = (await api.create_workspace())["id"]
+        used = {"ada@x.test": 11.25, "new": 0}
+        policy = await create_policy(api, USAGE, workspace, initial_usage=used)
+        assert {key: entry["current_usage"] for key, entry in (await read_usage(api, policy)).items()} == {
+            "ada@x.test": 11.25
+        }
+        fetched = await api.request_ok("GET", f"{USAGE}/{policy}")
+        assert "initial_usage" not in fetched
+        body = {**USAGE_POLICY, "workspace_id": workspace}
+        for wrong in ({"type": "requests", "initial_usage": {"a": 1}}, {"initial_usage": {"ä" * 129: 1}}):
+            await api.expect_error(400, "initial_usage", "POST", USAGE, {**body, **wrong})
+        await api.expect_error(400, "initial_usage", "POST", USAGE, {**body, "initial_usage": {"a": -1}})
+
+    run_scenario(bootstrapped_url, scenario)
+
+
 @pytest.mark.parametrize("path", [USAGE, RATE])
 def test_created_policy_is_read_listed_updated_and_archived(bootstrapped_url: Secret, path: str):
     async def scenario(api: ManagementClient) -> None:

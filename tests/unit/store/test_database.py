@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -376,3 +378,15 @@ def test_close_leaves_no_connection_open(postgres: Postgres):
         assert not await backend_pids(url)
 
     asyncio.run(scenario())
+
+
+def test_engine_is_opened_without_the_orm():
+    code = (
+        "import sys, penstock.store.database, penstock.store.migrate; "
+        "assert 'sqlalchemy.orm' not in sys.modules and 'alembic' not in sys.modules; "
+        "from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine; "
+        "from penstock.store import async_engine; "
+        "assert AsyncSession and create_async_engine is async_engine.create_async_engine"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from typing import TYPE_CHECKING, Any
 
 from alembic.autogenerate import compare_metadata
@@ -46,6 +47,45 @@ def test_migrations_create_and_drop_the_declared_tables(store_url: Secret):
         await database.close()
 
     asyncio.run(scenario())
+
+
+def describe_sqlite(path: Path) -> dict[str, Any]:
+    """Returns everything that SQLite knows about the tables, except the order of columns and keys."""
+    described: dict[str, Any] = {}
+    connection = sqlite3.connect(path)
+    for kind, name, sql in connection.execute("SELECT type, name, sql FROM sqlite_master"):
+        if kind == "table":
+            columns = {row[1:] for row in connection.execute(f"PRAGMA table_info({name})")}
+            keys = {row[2:] for row in connection.execute(f"PRAGMA foreign_key_list({name})")}
+            count = connection.execute(f"SELECT count(*) FROM {name}").fetchone()  # noqa: S608 - names of our tables
+            described[name] = (columns, keys, count)
+        else:
+            described[name] = (kind, sql)
+    connection.close()
+    return described
+
+
+def test_new_embedded_store_has_the_tables_that_migrations_make(tmp_path: Path):
+    async def scenario() -> None:
+        for name, targets in (("new", ("head",)), ("migrated", (first_revision(), "head"))):
+            database = Database(PATIENT_STORE, Secret(f"sqlite:///{tmp_path}/{name}.db"))
+            for target in targets:
+                await migrate(database, target)
+            assert await current_revision(database) == newest_revision()
+            await database.close()
+
+    asyncio.run(scenario())
+    new, migrated = (describe_sqlite(tmp_path / f"{name}.db") for name in ("new", "migrated"))
+    assert len(new) > 100
+    assert new == migrated
+
+
+def first_revision() -> str:
+    return [script.revision for script in ScriptDirectory(str(SCRIPTS_DIR)).walk_revisions()][-1]
+
+
+def test_newest_revision_is_that_of_alembic():
+    assert newest_revision() == ScriptDirectory(str(SCRIPTS_DIR)).get_current_head()
 
 
 def sample_value(column: Column[Any]) -> Any:

@@ -15,6 +15,7 @@ from penstock.authorization import require_scopes
 from penstock.errors import NotFoundError, Problem
 from penstock.kit import limit_policies, limits
 from penstock.kit.crud_routes import CrudRoutes, ListQuery, workspace_request_context
+from penstock.kit.initial_usage import GroupUsageField, find_group_problems, store_group_usage
 from penstock.kit.limit_coverage import find_condition_warnings
 from penstock.kit.limit_policies import CreatedPolicy, KeyRules, NewPolicy, PolicyFields, PolicyUpdate, UpdatedPolicy
 from penstock.kit.limit_usage import LimitPeriod, UsageEntity, ValueUsage
@@ -80,6 +81,7 @@ class NewUsageLimitsPolicy(NewPolicy, frozen=True, forbid_unknown_fields=True, k
     periodic_reset_days: DaysField = None
     next_usage_reset_at: Annotated[datetime | None, Meta(description=NEXT_TEXT)] = None
     enforcement: EnforcementField = "soft"
+    initial_usage: GroupUsageField = None
 
 
 class UpdateUsageLimitsPolicy(PolicyUpdate, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -155,12 +157,15 @@ async def create_policy(session: TenantSession, data: NewUsageLimitsPolicy) -> C
     session.caller.check_organisation(data.organisation_id)
     limit = limits.UsageLimits(**{name: getattr(data, name) for name in limits.USAGE_FIELDS})
     problems = _key_rules().find_problems(data.conditions, data.group_by) + _limit_problems(limit, {})
+    problems += find_group_problems(data.initial_usage, data.type)
     if problems:
         raise invalid_error(problems)
     columns = limit_policies.common_columns(session, data)
     await limit_policies.reject_too_many(session)
     own = {**_to_columns(limits.to_stored_usage_limits(limit, {})), "enforcement": data.enforcement}
     row = await limit_policies.USAGE_POLICIES.create(session, {**columns, **own, "last_reset_at": None})
+    if data.initial_usage:
+        await store_group_usage(session, row, data.initial_usage)
     return CreatedPolicy(row["id"], KIND, await find_condition_warnings(session, "usage-limits", row))
 
 
