@@ -50,8 +50,9 @@ log = logging.getLogger("penstock")
 RECORD_FILE_SECONDS, LONGEST_IDLE_SECONDS = 0.05, 0.2
 # Intervals between inserts. Fewer, larger inserts cost less, and ClickHouse recommends at most one per second.
 DUCKDB_INSERT_SECONDS, BUSY_INSERT_SECONDS = 0.25, 1.0
-# After a batch of at least this size, `BUSY_INSERT_SECONDS` is the interval, so that batches become larger.
-BUSY_BATCH_RECORDS = 100
+# After a batch of at least this size, `BUSY_INSERT_SECONDS` is the interval, so that batches become larger. A batch costs
+# as much CPU as about 500 of its records.
+BUSY_BATCH_RECORDS = 20
 REOPEN_SECONDS = 5.0
 CLEANUP_SECONDS, RETENTION_SECONDS = 1.0, 3600.0
 # Time limits at shutdown. Bodies that are not uploaded by then are uploaded after the next start.
@@ -182,7 +183,7 @@ class LogWorker:
         self._read_rest(ingest.follower, ingest.run_once)
         ingest.close()
 
-    def _read_rest(self, follower: SpoolFollower, run_once: Callable[[], int]) -> None:
+    def _read_rest(self, follower: SpoolFollower[Any], run_once: Callable[[], int]) -> None:
         """Reads the rest of the spool, and waits briefly for writers with open requests to exit."""
         deadline = time.monotonic() + LAST_READ_SECONDS
         while time.monotonic() < deadline:
@@ -203,7 +204,7 @@ class LogWorker:
     def _clean_up(self) -> None:
         """Deletes segments that no consumer needs any more, and measures the size of the others."""
         spool = Path(self._settings.spool_folder)
-        followers: list[SpoolFollower] = [self._record_file.follower] if self._record_file else []
+        followers: list[SpoolFollower[Any]] = [self._record_file.follower] if self._record_file else []
         if self._engine and not self._ingest:
             followers = []
         elif self._ingest:

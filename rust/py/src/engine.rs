@@ -12,11 +12,7 @@ use std::{
 };
 
 use penstock_core::{
-    accounting::{
-        inline_data,
-        record::batch_records,
-        spool::{frame::Frame, frame_list::list_frames},
-    },
+    accounting::{inline_data, record::batch_records},
     config::{Config, Strictness, schema},
     endpoints::batches::line_requests::{self, BatchLine},
     error::Problem,
@@ -419,27 +415,6 @@ pub fn translate_batch_result<'py>(
     result
         .map(|(status, bytes)| (status, PyBytes::new(py, &bytes)))
         .map_err(|problem| errors::validation_error(py, &[problem]))
-}
-
-/// Frame of a spool segment, as Python gets it: kind, flags, record id, payload, and its offset in the segment.
-type SpoolFrame<'py> = (u8, u8, Bound<'py, PyBytes>, Bound<'py, PyBytes>, usize);
-
-/// Decodes at most `limit` frames of a buffer that begins at the offset `base` of its segment. Returns the frames, the
-/// offset behind the last one, whether the next one is damaged, and its length if known. Leaves out the frame that
-/// begins a request if the frame that ends it follows without bodies in between.
-#[pyfunction]
-pub fn decode_spool_frames<'py>(
-    py: Python<'py>,
-    data: &[u8],
-    base: usize,
-    limit: usize,
-) -> (Vec<SpoolFrame<'py>>, usize, bool, usize) {
-    let list = list_frames(data, limit);
-    let convert = |(start, frame): &(usize, Frame<'_>)| {
-        let (id, payload) = (PyBytes::new(py, frame.id.as_bytes()), PyBytes::new(py, frame.payload));
-        (frame.kind, frame.flags, id, payload, base + start)
-    };
-    (list.frames.iter().map(convert).collect(), base + list.end, list.is_damaged, list.needed)
 }
 
 /// Replaces each long base64 text in a recorded body by its size and digest. Returns `None` if there is none.
