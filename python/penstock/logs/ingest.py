@@ -151,6 +151,8 @@ class StoreIngest:
         self.last_error = ""
         self.packs = packs
         self.follower = SpoolFollower(spool_folder, engine.positions(), RecordReader)
+        # Called before each insertion, which takes at least 4 ms of CPU.
+        self.announce_burst: Callable[[], None] = lambda: None
         self._engine = engine
         self._publish = publish
         self._keeps_inline_data = keeps_inline_data
@@ -288,6 +290,7 @@ class StoreIngest:
         """Writes the packs, then inserts the records and the positions in one transaction."""
         batch = _join_batches(group)
         positions = {pending.reader.name: pending.position for pending in group}
+        self.announce_burst()
         try:
             self.packs.flush()
             self._append_refused(group)

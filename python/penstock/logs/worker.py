@@ -18,6 +18,7 @@ import msgspec
 from aiohttp import web
 
 from penstock.blobs.store import open_body_bucket
+from penstock.engine import BurstTicker
 from penstock.errors import NotFoundError, UnavailableError
 from penstock.logs import messages
 from penstock.logs.batch import BodyLocation
@@ -33,6 +34,7 @@ from penstock.logs.record_file import RecordFileConsumer
 from penstock.logs.spool_reader import delete_segments, find_recent_segment
 from penstock.logs.spool_writer import CONTROL_WRITER, list_segments, segment_name
 from penstock.logs.tail import MAX_SUBSCRIBERS, LiveTail
+from penstock.process import TIME_SLICE_SECONDS
 from penstock.settings.log_store import DUCKDB
 from penstock.settings.otel import find_traces_url
 
@@ -165,6 +167,7 @@ class LogWorker:
                     keeps_inline_data=self._settings.records.inline_data == "keep",
                     observers=None if self._record_file else self._observers,
                 )
+                self._ingest.announce_burst = BurstTicker(TIME_SLICE_SECONDS).announce_burst
                 self._is_open = True
             except Exception as error:  # noqa: BLE001 - the data plane goes on without a log store
                 log.error("the log store cannot be opened: %s", error)  # noqa: TRY400 - says it all

@@ -354,6 +354,25 @@ pub fn start_preemption_ticker(turn: f64) -> PyResult<()> {
     Ok(preempt::start_preemption_ticker(turn)?)
 }
 
+/// Ticker for bursts of work that are known in advance.
+#[pyclass(frozen, module = "penstock._engine")]
+pub struct BurstTicker(preempt::BurstTicker);
+
+#[pymethods]
+impl BurstTicker {
+    /// Starts the thread of the ticker, for time slices of `turn` seconds. Must be called after the fork.
+    #[new]
+    fn new(turn: f64) -> PyResult<Self> {
+        let turn = Duration::try_from_secs_f64(turn).map_err(|error| PyValueError::new_err(error.to_string()))?;
+        Ok(Self(preempt::BurstTicker::start(turn)?))
+    }
+
+    /// Ticks until the process is no longer busy.
+    fn announce_burst(&self) {
+        self.0.announce_burst();
+    }
+}
+
 /// Returns true if a JSON field of this name holds a secret, in any letter case and with any separator.
 #[pyfunction]
 pub fn is_secret_field(name: &str) -> bool {

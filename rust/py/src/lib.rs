@@ -28,7 +28,7 @@ mod _engine {
     use super::conversation::WebSocketHandle;
     #[pymodule_export]
     use super::engine::{
-        BatchRecorder, Engine, catalogue, check, classify_texts, client_format, config_schema,
+        BatchRecorder, BurstTicker, Engine, catalogue, check, classify_texts, client_format, config_schema,
         guardrail_checks, is_secret_field, prompt_variables, refuse_destination, register_plugins, replace_inline_data,
         run_guardrail, set_plugin_socket, set_recorded_usage, start_preemption_ticker, translate_batch_line,
         translate_batch_result,
