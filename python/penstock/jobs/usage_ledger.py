@@ -129,7 +129,7 @@ class UsageLedger:
         for reader in self._follower.find_writers():
             for killed in reader.read(READ_EVENTS):
                 self._sums.add_record(killed.payload, killed.flags)
-            count += reader.taken
+            count += reader.read_count
         positions = {name: reader.position for name, reader in self._follower.readers.items()}
         self._add_sums()
         if positions != self._state.positions:

@@ -217,7 +217,7 @@ class StoreIngest:
             for event in events:
                 self._accept(pending, event)
             pending.position = reader.position
-            if not reader.taken:
+            if not reader.read_count:
                 break
         reader.release_old_bodies()
         saved = self.follower.saved.get(reader.name)

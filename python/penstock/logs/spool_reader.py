@@ -87,7 +87,7 @@ class WriterReader:
         self.broken_segments = 0
         self.dropped_bodies = 0
         # Number of events that the last `read` returned, or of records that it summed.
-        self.taken: int = 0
+        self.read_count: int = 0
         # True if the folder was replaced by another one since it was last read, so that it is read from the start.
         self.was_replaced = False
         self._keeps_bodies = keeps_bodies
@@ -116,14 +116,14 @@ class WriterReader:
     def read(self, limit: int) -> list[SpoolEvent]:
         """Returns the next events, at most about `limit`; an empty list if there is nothing to read for now."""
         events: list[SpoolEvent] = []
-        self.taken = 0
-        while self.taken < limit:
+        self.read_count = 0
+        while self.read_count < limit:
             # Listed before the read: if a newer segment exists, nothing more is written to this one, so its end is
             # final.
             later = [number for number in list_segments(self.folder) if number > self._segment]
             is_open = self._file >= 0 or self._open_segment()
             is_final = bool(later) or (is_open and self._is_writer_gone())
-            if is_open and self._read_chunk(events, limit - self.taken, is_final=is_final):
+            if is_open and self._read_chunk(events, limit - self.read_count, is_final=is_final):
                 continue
             if not is_final or not self._finish_segment(events, later[0] if later else None):
                 return events
@@ -242,7 +242,7 @@ class WriterReader:
         decoded = spool.decode_frames(data, self._offset, limit)
         before = len(events)
         self._accept_frames(decoded.frames, events)
-        self.taken += len(events) - before
+        self.read_count += len(events) - before
         return decoded
 
     def _accept_frames(self, frames: list[spool.Frame], events: list[SpoolEvent]) -> None:
@@ -345,7 +345,7 @@ class WriterReader:
                 if request.begin
             ]
             events += killed
-            self.taken += len(killed)
+            self.read_count += len(killed)
         self.open = {}
 
     def _is_writer_gone(self) -> bool:
@@ -395,7 +395,7 @@ class BudgetReader(WriterReader):
             self.open.pop(record_id, None)
         for record_id, flags, begin in opened:
             self.open[record_id] = OpenRequest(self._segment, begin, flags)
-        self.taken += count
+        self.read_count += count
         return spool.DecodedFrames([], end, is_broken, needed)
 
 
@@ -419,7 +419,7 @@ class RecordReader(WriterReader):
         plain, decoded = spool.split_frames(data, self._offset, limit, self._done_offset())
         before = len(events)
         self._accept_frames(decoded.frames, events)
-        self.taken += len(plain.lines) + len(events) - before
+        self.read_count += len(plain.lines) + len(events) - before
         if plain.lines:
             self._plain.append(plain)
         return decoded

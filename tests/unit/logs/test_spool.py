@@ -393,18 +393,18 @@ def test_records_are_read_once_in_plain_form_or_as_events(tmp_path: Path, limit:
     SpoolWriter(str(tmp_path), "edge-1", "n").append(mixed_frames())
     expected = sorted((event.id, event.kind, event.payload) for event in read_all(make_reader(tmp_path)))
     assert len(expected) == 9
-    found: list[tuple[bytes, int, bytes]] = []
+    records: list[tuple[bytes, int, bytes]] = []
     position, plain_count = None, 0
     for _ in range(40):
         # Each read is that of a restarted process.
         reader = RecordReader(tmp_path / "edge-1", position)
-        found += [(event.id, event.kind, event.payload) for event in reader.read(limit)]
+        records += [(event.id, event.kind, event.payload) for event in reader.read(limit)]
         for ids, lines in reader.take_plain():
             assert len(ids) == 16 * len(lines)
             plain_count += len(lines)
-            found += [(ids[16 * at : 16 * at + 16], spool.END, line) for at, line in enumerate(lines)]
+            records += [(ids[16 * at : 16 * at + 16], spool.END, line) for at, line in enumerate(lines)]
         position = reader.position
-    assert sorted(found) == expected
+    assert sorted(records) == expected
     assert limit < 100 or plain_count == 3
 
 
@@ -422,7 +422,7 @@ def test_usage_of_each_record_is_summed_once(tmp_path: Path, limit: int):
             killed = reader.read(limit)
             for event in killed:
                 sums.add_record(event.payload, event.flags)
-            if killed or reader.position != position or not reader.taken:
+            if killed or reader.position != position or not reader.read_count:
                 break
         for row in sums.take():
             assert row[:4] == ("b", "g", 1, "tokens")

@@ -45,12 +45,12 @@ pub struct BudgetSums {
     sums: Vec<(BudgetKey, BudgetUsage)>,
     positions: HashMap<BudgetKey, usize>,
     /// Budgets of the records with the same JSON of `limits`. Requests of a caller mostly count for the same budgets.
-    known_lists: HashMap<Box<[u8]>, Vec<BudgetUse>>,
+    known_lists: HashMap<Box<[u8]>, Vec<SummedBudget>>,
 }
 
 /// A budget that records count for.
 #[derive(Clone, Copy)]
-struct BudgetUse {
+struct SummedBudget {
     /// Position in `sums`.
     position: usize,
     is_failed_attempt: bool,
@@ -177,7 +177,7 @@ impl BudgetSums {
     }
 
     /// Returns the budgets in the JSON of `limits`; `None` if it has another form.
-    fn find_uses(&mut self, limits: &[u8]) -> Option<Vec<BudgetUse>> {
+    fn find_uses(&mut self, limits: &[u8]) -> Option<Vec<SummedBudget>> {
         if let Some(known) = self.known_lists.get(limits) {
             return Some(known.clone());
         }
@@ -190,7 +190,7 @@ impl BudgetSums {
                 period_start: budget.period_start,
                 measure: budget.measure.into_owned(),
             };
-            BudgetUse { position: self.find_sum(key), is_failed_attempt }
+            SummedBudget { position: self.find_sum(key), is_failed_attempt }
         };
         let uses: Vec<_> = parsed?.budgets.into_iter().map(find).collect();
         if self.known_lists.len() >= MAX_KNOWN_LISTS {
@@ -218,12 +218,10 @@ fn add(sum: &mut i64, amount: i64) {
 fn read_usage(json: &[u8]) -> Option<RecordUsage<'_>> {
     let mut usage = RecordUsage::default();
     let mut is_valid = true;
-    let mut read_integer = |value: &[u8]| match value {
-        b"null" => 0,
-        _ => serde_json::from_slice(value).unwrap_or_else(|_| {
-            is_valid = false;
-            0
-        }),
+    let mut read_integer = |value: &[u8]| -> i64 {
+        let number: Result<Option<i64>, _> = serde_json::from_slice(value);
+        is_valid &= number.is_ok();
+        number.ok().flatten().unwrap_or_default()
     };
     read_object(json, |key, value| match key {
         b"limits" => usage.limits = value,

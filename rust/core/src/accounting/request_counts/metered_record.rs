@@ -150,17 +150,17 @@ impl<'j> MeteredRecord<'j> {
     }
 
     /// Returns the value of a key of the metadata; `None` unless it is an object of strings.
-    fn read_metadata(&self, wanted: &str) -> Option<Cow<'j, str>> {
-        let (mut found, mut is_valid) = (Cow::default(), true);
+    fn read_metadata(&self, name: &str) -> Option<Cow<'j, str>> {
+        let (mut value_of_key, mut is_valid) = (Cow::default(), true);
         if self.metadata.is_empty() {
-            return Some(found);
+            return Some(value_of_key);
         }
         let read = read_object(self.metadata, |key, value| match decode_string(value) {
-            Some(text) if key == wanted.as_bytes() => found = text,
+            Some(text) if key == name.as_bytes() => value_of_key = text,
             Some(_) => {}
             None => is_valid = false,
         });
-        (read.is_ok() && is_valid).then_some(found)
+        (read.is_ok() && is_valid).then_some(value_of_key)
     }
 }
 
@@ -205,7 +205,7 @@ impl LabelValues {
         &self.bytes
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &str> {
+    pub fn values(&self) -> impl Iterator<Item = &str> {
         let mut rest = &self.bytes[..];
         std::iter::from_fn(move || {
             let (length, after) = rest.split_first_chunk()?;

@@ -130,7 +130,8 @@ impl RequestCounts {
         let position = self.find_set();
         let set = &mut self.sets[position];
         if record.is_amendment {
-            set.add_usage(record.tokens - labelled.tokens, record.nanodollars - labelled.nanodollars);
+            let tokens = record.tokens.saturating_sub(labelled.tokens);
+            set.add_usage(tokens, record.nanodollars.saturating_sub(labelled.nanodollars));
         } else {
             set.add_request(&record, &self.bounds.buckets);
         }
@@ -147,23 +148,23 @@ impl RequestCounts {
             return *position;
         }
         let max_values = self.bounds.max_values;
-        self.known_values.resize_with(self.current.iter().count(), HashSet::new);
+        self.known_values.resize_with(self.current.values().count(), HashSet::new);
         let limit_value = |(value, known): (_, &HashSet<String>)| {
             if known.len() < max_values || known.contains(value) { value } else { OTHER }
         };
-        let mut values: LabelValues = self.current.iter().zip(&self.known_values).map(limit_value).collect();
-        let mut found = self.positions.get(values.as_bytes()).copied();
-        let is_full = found.is_none() && self.sets.len() >= self.bounds.max_sets;
+        let mut values: LabelValues = self.current.values().zip(&self.known_values).map(limit_value).collect();
+        let mut position = self.positions.get(values.as_bytes()).copied();
+        let is_full = position.is_none() && self.sets.len() >= self.bounds.max_sets;
         if is_full {
-            values = self.current.iter().map(|_| OTHER).collect();
-            found = self.positions.get(values.as_bytes()).copied();
+            values = self.current.values().map(|_| OTHER).collect();
+            position = self.positions.get(values.as_bytes()).copied();
         }
         self.overflow_count += u64::from(values.as_bytes() != self.current.as_bytes());
-        found.unwrap_or_else(|| self.add_set(&values, !is_full))
+        position.unwrap_or_else(|| self.add_set(&values, !is_full))
     }
 
     fn add_set(&mut self, values: &LabelValues, is_known: bool) -> usize {
-        let labels: Vec<String> = values.iter().map(str::to_owned).collect();
+        let labels: Vec<String> = values.values().map(str::to_owned).collect();
         if is_known {
             for (value, known) in labels.iter().zip(&mut self.known_values) {
                 known.insert(value.clone());

@@ -20,17 +20,17 @@ pub(super) struct RecordVerdicts<'j> {
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct HookResults<'j> {
+struct MeteredResults<'j> {
     #[serde(borrow)]
-    before_request_hooks: Vec<GuardrailResult<'j>>,
+    before_request_hooks: Vec<MeteredGuardrail<'j>>,
     #[serde(borrow)]
-    after_request_hooks: Vec<GuardrailResult<'j>>,
+    after_request_hooks: Vec<MeteredGuardrail<'j>>,
 }
 
 #[derive(Deserialize)]
 #[serde(default)]
 #[allow(clippy::struct_excessive_bools, reason = "fields of a record")]
-struct GuardrailResult<'j> {
+struct MeteredGuardrail<'j> {
     #[serde(borrow)]
     id: Cow<'j, str>,
     verdict: bool,
@@ -38,32 +38,32 @@ struct GuardrailResult<'j> {
     would_deny: bool,
     skipped: bool,
     #[serde(borrow)]
-    checks: Vec<CheckResult<'j>>,
+    checks: Vec<MeteredCheck<'j>>,
 }
 
 #[derive(Deserialize)]
 #[serde(default)]
-struct CheckResult<'j> {
+struct MeteredCheck<'j> {
     #[serde(borrow)]
     id: Cow<'j, str>,
     verdict: bool,
     error: Option<IgnoredAny>,
 }
 
-impl Default for GuardrailResult<'_> {
+impl Default for MeteredGuardrail<'_> {
     fn default() -> Self {
         let (id, checks) = (Cow::default(), Vec::new());
         Self { id, verdict: true, deny: false, would_deny: false, skipped: false, checks }
     }
 }
 
-impl Default for CheckResult<'_> {
+impl Default for MeteredCheck<'_> {
     fn default() -> Self {
         Self { id: Cow::default(), verdict: true, error: None }
     }
 }
 
-impl GuardrailResult<'_> {
+impl MeteredGuardrail<'_> {
     fn verdict_name(&self) -> &'static str {
         match self {
             Self { deny: true, .. } => "denied",
@@ -76,7 +76,7 @@ impl GuardrailResult<'_> {
     }
 }
 
-impl CheckResult<'_> {
+impl MeteredCheck<'_> {
     fn verdict_name(&self) -> &'static str {
         match self {
             Self { error: Some(_), .. } => "error",
@@ -92,7 +92,7 @@ pub(super) fn count_verdicts(json: &[u8]) -> Option<RecordVerdicts<'_>> {
     if json.is_empty() {
         return Some(counted);
     }
-    let results: HookResults<'_> = serde_json::from_slice(json).ok()?;
+    let results: MeteredResults<'_> = serde_json::from_slice(json).ok()?;
     for result in results.before_request_hooks.into_iter().chain(results.after_request_hooks) {
         let verdict = result.verdict_name();
         *counted.guardrails.entry((result.id, verdict)).or_default() += 1;
