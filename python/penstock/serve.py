@@ -399,8 +399,10 @@ class Supervisor:
         os.close(self._log_held)
         with process.report_start_failure("log"):
             worker = importlib.import_module("penstock.logs.worker").LogWorker(self.settings)
-        # The priority is lowered after the imports, which would take long next to busy processes.
+        # The priority is lowered after the imports, which would take long next to busy processes. All threads of the
+        # worker start later and inherit it.
         process.lower_priority()
+        importlib.import_module("penstock.engine").start_preemption_ticker(process.TIME_SLICE_SECONDS)
         process.freeze_heap()
         process.run_until_stopped(partial(worker.run, self.log_socket), self._log_lifeline, at_latest=LOGS_GRACE)
 

@@ -11,29 +11,31 @@ import logging
 import os
 import time
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
-import msgspec
 from sqlalchemy import delete, func, insert, select, update
 
-from penstock.engine import set_recorded_usage
+from penstock.engine import BudgetSums, set_recorded_usage
 from penstock.errors import UnavailableError
 from penstock.ids import new_id
 from penstock.jobs.alert_webhook import AlertWebhook
 from penstock.jobs.usage_alerts import mark_used_groups
 from penstock.kit.limit_usage import ACTIVE, NO_ALERTS, USAGE_COLUMNS
-from penstock.logs import spool_format as spool
-from penstock.logs.ledger_state import STATE_FILE, CountedRecord, KnownMembers, LedgerState, UsageKey, UsageSum
-from penstock.logs.spool_reader import KILLED, SpoolFollower
+from penstock.logs.ledger_state import STATE_FILE, KnownMembers, LedgerState, UsageKey, UsageSum
+from penstock.logs.spool_reader import BudgetReader, SpoolFollower
 from penstock.metrics import JobMetrics
 from penstock.schemas import now
 from penstock.store.limit_tables import limit_usage, usage_ledger_nodes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
     from sqlalchemy.ext.asyncio import AsyncConnection
 
     from penstock.kit.tenant_session import Services
-    from penstock.logs.spool_reader import SpoolEvent
+    from penstock.logs.batch import Position
     from penstock.settings import Settings
 
 log = logging.getLogger("penstock")
@@ -73,7 +75,11 @@ class UsageLedger:
         self._folder = settings.limits_folder
         self._state = LedgerState.load(self._folder)
         self._pending = dict(self._state.pending)
-        self._follower = SpoolFollower(settings.spool_folder, self._state.positions, keeps_bodies=False)
+        self._sums = BudgetSums()
+        make_reader: Callable[[Path, Position | None], BudgetReader] = partial(BudgetReader, sums=self._sums)
+        self._follower: SpoolFollower[BudgetReader] = SpoolFollower(
+            settings.spool_folder, self._state.positions, make_reader
+        )
         self._synced_until = now() - SYNC_OVERLAP_MS
         self._worker_count = settings.server.workers
         self._report_due = 0.0
@@ -85,7 +91,6 @@ class UsageLedger:
         self._unmarked: set[str] | None = None
         self._figures = figures or JobMetrics()
         self.webhook = AlertWebhook(settings)
-        self.records = 0
 
     async def run(self) -> None:
         """Runs the ledger until cancelled."""
@@ -122,40 +127,21 @@ class UsageLedger:
             return False
         count = 0
         for reader in self._follower.find_writers():
-            events = reader.read(READ_EVENTS)
-            count += len(events)
-            for event in events:
-                self._add(event)
+            for killed in reader.read(READ_EVENTS):
+                self._sums.add_record(killed.payload, killed.flags)
+            count += reader.read_count
         positions = {name: reader.position for name, reader in self._follower.readers.items()}
+        self._add_sums()
         if positions != self._state.positions:
             self._state.positions = positions
             self._save_state()
         return count >= READ_EVENTS
 
-    def _add(self, event: SpoolEvent) -> None:
-        if event.kind not in {spool.END, spool.AMEND, KILLED}:
-            return
-        if b'"budgets":[{' not in event.payload:
-            return
-        try:
-            record = CountedRecord.decode(event.payload)
-        except msgspec.MsgspecError:
-            return
-        self.records += 1
-        is_amendment = event.kind == spool.AMEND
-        is_complete = not event.flags & spool.AMENDMENT_FOLLOWS
-        for budget in record.limits.budgets if record.limits else ():
-            key = UsageKey(budget.id, budget.group, budget.period_start, budget.type)
-            total = self._pending.setdefault(key, UsageSum())
-            total.requests += not is_amendment
-            if record.previous_cost_nanodollars is not msgspec.UNSET:
-                # A correction adds the difference of the cost. The record has already added the tokens.
-                difference = (record.cost_nanodollars or 0) - (record.previous_cost_nanodollars or 0)
-                total.nanodollars += difference
-                total.corrected += difference
-            elif is_complete and not budget.is_failed_attempt:
-                total.tokens += record.total_units or 0
-                total.nanodollars += record.cost_nanodollars or 0
+    def _add_sums(self) -> None:
+        """Moves the sums of the records that were read to those that are not in the store yet."""
+        for limit_id, group, period_start, measure, *added in self._sums.take():
+            total = self._pending.setdefault(UsageKey(limit_id, group, period_start, measure), UsageSum())
+            total.add(UsageSum(*added))
 
     async def _try_store(self) -> None:
         try:
@@ -187,8 +173,7 @@ class UsageLedger:
         await self.seal_batch()
         async with self._database.write_transaction() as connection:
             if await self._claim_sequence(connection):
-                for key, total in state.batch:
-                    await _add_usage(connection, key, total)
+                await _add_batch(connection, state.batch)
         changed = {key.limit_id for key, _ in state.batch}
         state.batch = []
         state.sequence += 1
@@ -236,13 +221,12 @@ class UsageLedger:
         """
         node, sequence = self._state.node, self._state.sequence
         column = usage_ledger_nodes.c
-        last = await connection.scalar(select(column.sequence).where(column.node == node))
-        if last is None:
-            await connection.execute(insert(usage_ledger_nodes).values(node=node, sequence=sequence))
+        later = update(usage_ledger_nodes).where(column.node == node, column.sequence < sequence)
+        if (await connection.execute(later.values(sequence=sequence))).rowcount:
             return True
-        if last >= sequence:
+        if await connection.scalar(select(column.sequence).where(column.node == node)) is not None:
             return False
-        await connection.execute(update(usage_ledger_nodes).where(column.node == node).values(sequence=sequence))
+        await connection.execute(insert(usage_ledger_nodes).values(node=node, sequence=sequence))
         return True
 
     async def _sync_counters(self, *, resets_only: bool = False) -> None:
@@ -325,22 +309,37 @@ class UsageLedger:
         self._state.save(self._folder)
 
 
-async def _add_usage(connection: AsyncConnection, key: UsageKey, total: UsageSum) -> None:
-    """Adds usage to the entry of a budget and group. Creates the entry if there is none."""
-    added = {
-        "requests": total.requests,
-        "tokens": total.tokens,
-        "nanodollars": total.nanodollars,
-        "corrected_nanodollars": total.corrected,
-    }
+async def _add_batch(connection: AsyncConnection, batch: list[tuple[UsageKey, UsageSum]]) -> None:
+    """Adds usage to the entries of budgets and groups, and creates those that do not exist. One statement for all takes a
+    third of the time of one for each.
+    """
     if connection.dialect.name == "postgresql":
         from sqlalchemy.dialects.postgresql import insert as upsert  # noqa: PLC0415 - SQLite does not need its 2 MB
     else:
         from sqlalchemy.dialects.sqlite import insert as upsert  # noqa: PLC0415 - loads slowly
-    names = {"limit_id": key.limit_id, "value_key": key.group, "period_start": key.period_start}
-    values = {**names, **added, **NO_ALERTS, "status": ACTIVE, "measure": key.measure, "resets": 0}
-    query = upsert(limit_usage).values(id=new_id(), updated_at=now(), **values)
-    changed = {name: limit_usage.c[name] + amount for name, amount in added.items()}
+    changed_at = now()
+    rows = [
+        {
+            "id": new_id(),
+            "limit_id": key.limit_id,
+            "value_key": key.group,
+            "period_start": key.period_start,
+            "measure": key.measure,
+            "requests": total.requests,
+            "tokens": total.tokens,
+            "nanodollars": total.nanodollars,
+            "corrected_nanodollars": total.corrected,
+            "updated_at": changed_at,
+            "status": ACTIVE,
+            "resets": 0,
+            **NO_ALERTS,
+        }
+        for key, total in batch
+    ]
+    query = upsert(limit_usage)
+    sums = ("requests", "tokens", "nanodollars", "corrected_nanodollars")
+    changed = {name: limit_usage.c[name] + query.excluded[name] for name in sums}
+    unique = ("limit_id", "value_key", "period_start")
     await connection.execute(
-        query.on_conflict_do_update(index_elements=list(names), set_={**changed, "updated_at": now()})
+        query.on_conflict_do_update(index_elements=unique, set_={**changed, "updated_at": changed_at}), rows
     )

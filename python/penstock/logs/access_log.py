@@ -37,13 +37,13 @@ class AccessLog:
 
     def __init__(self, settings: Settings) -> None:
         """Stores the trusted proxies, whose headers contain the address of the client."""
-        self._is_enabled = settings.log.access
+        self.is_enabled = settings.log.access
         self._proxies = TrustedProxies(settings.security.trusted_proxies)
         self._decode = msgspec.json.Decoder(AccessRecord).decode
 
     def observe(self, written: Iterable[ObservedLine]) -> None:
         """Logs records."""
-        if not self._is_enabled:
+        if not self.is_enabled:
             return
         for line in written:
             try:

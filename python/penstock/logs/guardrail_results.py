@@ -1,4 +1,4 @@
-"""Results of guardrails in records: verdicts for the metrics, and feedback on the trace."""
+"""Feedback on the trace that guardrails leave in records."""
 
 from __future__ import annotations
 
@@ -10,20 +10,6 @@ import msgspec
 
 # Bytes that a record contains only if a guardrail result in it has feedback.
 FEEDBACK_MARK = b'"feedback":{"'
-PASSED, FAILED, ERROR = "passed", "failed", "error"
-
-
-class CheckVerdict(msgspec.Struct, frozen=True):
-    """Result of one check, without its data."""
-
-    id: str = ""
-    verdict: bool = True
-    error: dict[str, Any] | None = None
-
-    @property
-    def word(self) -> str:
-        """The verdict as a word, for metrics: `passed`, `failed` or `error`."""
-        return ERROR if self.error is not None else PASSED if self.verdict else FAILED
 
 
 class HookFeedback(msgspec.Struct, frozen=True):
@@ -34,34 +20,20 @@ class HookFeedback(msgspec.Struct, frozen=True):
     metadata: dict[str, Any] = {}
 
 
-class GuardrailVerdict(msgspec.Struct, frozen=True):
-    """Result of one guardrail."""
+class GuardrailResult(msgspec.Struct, frozen=True):
+    """Result of one guardrail, without its verdict."""
 
     id: str = ""
-    verdict: bool = True
-    deny: bool = False
-    would_deny: bool = False
-    skipped: bool = False
-    checks: list[CheckVerdict] = []
     feedback: HookFeedback | None = None
-
-    @property
-    def word(self) -> str:
-        """The verdict as a word, for metrics. A guardrail in a dry run has `would_deny` in place of `deny`."""
-        if self.deny:
-            return "denied"
-        if self.would_deny:
-            return "would_deny"
-        return "skipped" if self.skipped else PASSED if self.verdict else FAILED
 
 
 class GuardrailResults(msgspec.Struct, frozen=True):
     """Results of the guardrails of a request, by stage."""
 
-    before_request_hooks: list[GuardrailVerdict] = []
-    after_request_hooks: list[GuardrailVerdict] = []
+    before_request_hooks: list[GuardrailResult] = []
+    after_request_hooks: list[GuardrailResult] = []
 
-    def by_stage(self) -> list[tuple[str, GuardrailVerdict]]:
+    def by_stage(self) -> list[tuple[str, GuardrailResult]]:
         """Returns each result with the name of its stage."""
         return [
             *(("input", result) for result in self.before_request_hooks),
@@ -77,20 +49,7 @@ class _RecordWithFeedback(msgspec.Struct, frozen=True):
     hook_results: GuardrailResults = GuardrailResults()
 
 
-_decode_results = msgspec.json.Decoder(GuardrailResults).decode
 _decode_record = msgspec.json.Decoder(_RecordWithFeedback).decode
-
-
-def count_verdicts(results: msgspec.Raw) -> tuple[Counter[tuple[str, str]], Counter[tuple[str, str]]]:
-    """Returns the number of results by id and verdict, for guardrails and for checks. Raises a `MsgspecError` if
-    `results` has another form.
-    """
-    guardrails, checks = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
-    if results:
-        for _, result in _decode_results(results).by_stage():
-            guardrails[result.id, result.word] += 1
-            checks.update((check.id, check.word) for check in result.checks)
-    return guardrails, checks
 
 
 def read_feedback(record_id: uuid.UUID, payload: bytes) -> list[dict[str, Any]]:

@@ -20,40 +20,6 @@ log = logging.getLogger("penstock")
 STATE_FILE, MEMBERS_FILE = "usage-ledger.json", "members"
 
 
-class CountedBudget(msgspec.Struct):
-    """A budget that a request counts for, as its record lists it."""
-
-    id: str
-    group: str
-    period_start: int
-    type: str
-    is_failed_attempt: bool = False
-
-
-class CountedLimits(msgspec.Struct):
-    """The field `limits` of a record."""
-
-    budgets: list[CountedBudget] = []
-
-
-class CountedRecord(msgspec.Struct):
-    """The fields of a record or an amendment that budgets need. All others are skipped, which takes a sixth of the time."""
-
-    limits: CountedLimits | None = None
-    total_units: int | None = None
-    cost_nanodollars: int | None = None
-    # Set in an amendment that corrects the cost (`PREVIOUS_COST`).
-    previous_cost_nanodollars: int | msgspec.UnsetType | None = msgspec.UNSET
-
-    @classmethod
-    def decode(cls, payload: bytes) -> CountedRecord:
-        """Raises `msgspec.MsgspecError` if the payload is no record."""
-        return _RECORD_DECODER.decode(payload)
-
-
-_RECORD_DECODER = msgspec.json.Decoder(CountedRecord)
-
-
 class UsageKey(msgspec.Struct, frozen=True):
     """A budget, one of its groups, and the start of its period in milliseconds since 1970."""
 
@@ -72,6 +38,13 @@ class UsageSum(msgspec.Struct):
     nanodollars: int = 0
     # Part of `nanodollars` that comes from corrections of costs.
     corrected: int = 0
+
+    def add(self, other: UsageSum) -> None:
+        """Adds further usage."""
+        self.requests += other.requests
+        self.tokens += other.tokens
+        self.nanodollars += other.nanodollars
+        self.corrected += other.corrected
 
 
 class LedgerState(msgspec.Struct):

@@ -74,13 +74,16 @@ class RecordObservers:
         self.metrics.observe(lines)
         self._access_log.observe(lines)
 
-    def observe_inserted(self, lines: Sequence[ObservedLine]) -> None:
-        """Observes records that were inserted into the log store. Also writes them to the process log at level debug,
-        as the record file does with its own.
+    def observe_inserted(self, records: list[bytes], refused: list[bytes], late_usage: list[ObservedRecord]) -> None:
+        """Observes records that were inserted into the log store, refused requests, and amendments of earlier records.
+        Also writes the records to the process log at level debug, as the record file does with its own.
         """
-        self.observe(lines)
+        self.metrics.count(records, refused, [(late.line, late.original) for late in late_usage])
+        if self._access_log.is_enabled:
+            self._access_log.observe([ObservedRecord(line) for line in records])
+            self._access_log.observe([ObservedRecord(line, is_refused=True) for line in refused])
         if log.isEnabledFor(logging.DEBUG):
-            log_requests(b"\n".join(line.line for line in lines if not line.is_refused))
+            log_requests(b"\n".join([*records, *(late.line for late in late_usage)]))
 
     def write_refused_requests(self, lines: Sequence[bytes]) -> None:
         """Appends records of requests without a valid key to their file. If that fails, they are dropped and counted:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,14 +35,14 @@ from penstock.logs.record_lines import (
     decode_fields,
     make_killed_line,
 )
-from penstock.logs.spool_reader import KILLED, SpoolFollower
+from penstock.logs.spool_reader import KILLED, SpoolFollower, WriterReader
 from penstock.logs.spool_writer import list_segments, segment_name
 from penstock.settings.otel import parse_pairs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from penstock.logs.spool_reader import SpoolEvent, WriterReader
+    from penstock.logs.spool_reader import SpoolEvent
     from penstock.settings import Settings
     from penstock.settings.otel import Otel
 
@@ -87,7 +88,7 @@ class WaitingRecord(msgspec.Struct, eq=False):
     body_attributes: dict[str, Any] = {}
 
 
-class ExportFollower(SpoolFollower):
+class ExportFollower(SpoolFollower[WriterReader]):
     """Follows the spool. Also prevents the deletion of segments with bodies of records that are not exported yet."""
 
     unread_segments: dict[str, int] = {}  # noqa: RUF012 - replaced as a whole, and read by another thread
@@ -117,7 +118,9 @@ class OtelExporter:
         self._path = f"{settings.log_store_folder}/{POSITION_FILE}"
         self._state = self._load_state()
         self._spool_bytes = settings.records.spool_bytes
-        self.follower = ExportFollower(settings.spool_folder, self._state.positions, keeps_bodies=True)
+        self.follower = ExportFollower(
+            settings.spool_folder, self._state.positions, partial(WriterReader, keeps_bodies=True)
+        )
         self._client = OtelClient(settings.otel, settings.upstream.tls_ca)
         self._waiting: deque[WaitingRecord] = deque()
         self._waiting_bytes = 0

@@ -23,7 +23,7 @@ from penstock.logs.record_lines import (
     encode_amendment,
     make_killed_line,
 )
-from penstock.logs.spool_reader import KILLED, SpoolEvent, SpoolFollower
+from penstock.logs.spool_reader import KILLED, SpoolEvent, SpoolFollower, WriterReader
 from penstock.records import RecordFile, refused_records_settings
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class RecordFileConsumer:
         for file in self._files:
             file.on_rotated = self._save_rotation
         self._truncate_unsaved()
-        self.follower = SpoolFollower(spool_folder, self._state.positions, keeps_bodies=False)
+        self.follower = SpoolFollower(spool_folder, self._state.positions, WriterReader)
         self._waiting: list[WaitingLine] = []
         self._by_id: dict[bytes, WaitingLine] = {}
         self._waiting_bytes = 0

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from penstock.engine import decode_spool_frames
+from penstock.engine import decode_spool_frames, split_spool_frames
 
 MEBIBYTE = 1024 * 1024
 MAGIC = b"PSPOOL01"
@@ -99,3 +99,16 @@ def decode_header(data: bytes) -> tuple[SegmentHeader, int] | None:
 def decode_frames(data: bytes, base: int, limit: int) -> DecodedFrames:
     """Decodes at most `limit` complete frames of a buffer that starts at the offset `base` of its segment."""
     return DecodedFrames(*decode_spool_frames(data, base, limit))
+
+
+class PlainRecords(NamedTuple):
+    """Records of finished requests without bodies, flags and feedback of guardrails. `ids` has 16 bytes for each line."""
+
+    ids: bytes
+    lines: list[bytes]
+
+
+def split_frames(data: bytes, base: int, limit: int, done: int) -> tuple[PlainRecords, DecodedFrames]:
+    """Decodes as `decode_frames`, but returns plain records apart. Those before the offset `done` are omitted."""
+    plain, frames, end, is_broken, needed = split_spool_frames(data, base, limit, done)
+    return PlainRecords(*plain), DecodedFrames(frames, end, is_broken, needed)

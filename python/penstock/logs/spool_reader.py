@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import fcntl
 import logging
-import math
 import os
+import sys
 import time
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -21,7 +21,9 @@ from penstock.logs.batch import Position
 from penstock.logs.spool_writer import list_segments, read_boot_id, read_process_start, segment_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
+
+    from penstock.engine import BudgetSums
 
 log = logging.getLogger("penstock")
 
@@ -74,7 +76,7 @@ class SpoolEvent(NamedTuple):
 class WriterReader:
     """Reads the folder of one writer."""
 
-    def __init__(self, folder: Path, done: Position | None, *, keeps_bodies: bool) -> None:
+    def __init__(self, folder: Path, done: Position | None, *, keeps_bodies: bool = False) -> None:
         """Starts at the first existing segment. Frames before `done` return no events: they only restore which requests
         are open.
         """
@@ -84,6 +86,8 @@ class WriterReader:
         self.open: dict[bytes, OpenRequest] = {}
         self.broken_segments = 0
         self.dropped_bodies = 0
+        # Number of events that the last `read` returned, or of records that it summed.
+        self.read_count: int = 0
         # True if the folder was replaced by another one since it was last read, so that it is read from the start.
         self.was_replaced = False
         self._keeps_bodies = keeps_bodies
@@ -112,13 +116,14 @@ class WriterReader:
     def read(self, limit: int) -> list[SpoolEvent]:
         """Returns the next events, at most about `limit`; an empty list if there is nothing to read for now."""
         events: list[SpoolEvent] = []
-        while len(events) < limit:
+        self.read_count = 0
+        while self.read_count < limit:
             # Listed before the read: if a newer segment exists, nothing more is written to this one, so its end is
             # final.
             later = [number for number in list_segments(self.folder) if number > self._segment]
             is_open = self._file >= 0 or self._open_segment()
             is_final = bool(later) or (is_open and self._is_writer_gone())
-            if is_open and self._read_chunk(events, limit - len(events), is_final=is_final):
+            if is_open and self._read_chunk(events, limit - self.read_count, is_final=is_final):
                 continue
             if not is_final or not self._finish_segment(events, later[0] if later else None):
                 return events
@@ -202,11 +207,11 @@ class WriterReader:
         if self._skips:
             self._offset += len(data)
             return bool(data)
-        decoded = spool.decode_frames(data, self._offset, limit)
-        if not decoded.frames and len(data) == READ_BYTES and decoded.needed > READ_BYTES and not decoded.is_broken:
+        decoded = self._accept_chunk(data, events, limit)
+        is_too_long = len(data) == READ_BYTES and decoded.needed > READ_BYTES and not decoded.is_broken
+        if is_too_long and decoded.end == self._offset:
             data = os.pread(self._file, decoded.needed, self._offset)
-            decoded = spool.decode_frames(data, self._offset, limit)
-        self._accept_frames(decoded.frames, events)
+            decoded = self._accept_chunk(data, events, limit)
         if decoded.end > self._offset:
             self._offset, self._grown_at, self._broken_since = decoded.end, time.monotonic(), 0.0
             self._gone = False
@@ -227,10 +232,21 @@ class WriterReader:
             self.header, self._offset = header
         return bool(header)
 
+    def _done_offset(self) -> int:
+        """Returns the offset in this segment before which all events were consumed."""
+        done = self._done
+        return 0 if done.segment < self._segment else done.offset if done.segment == self._segment else sys.maxsize
+
+    def _accept_chunk(self, data: bytes, events: list[SpoolEvent], limit: int) -> spool.DecodedFrames:
+        """Decodes the frames of a chunk, and adds the events of up to `limit` of them."""
+        decoded = spool.decode_frames(data, self._offset, limit)
+        before = len(events)
+        self._accept_frames(decoded.frames, events)
+        self.read_count += len(events) - before
+        return decoded
+
     def _accept_frames(self, frames: list[spool.Frame], events: list[SpoolEvent]) -> None:
-        segment, requests = self._segment, self.open
-        # Offset in this segment before which all events were consumed.
-        done = 0 if self._done.segment < segment else self._done.offset if self._done.segment == segment else math.inf
+        segment, requests, done = self._segment, self.open, self._done_offset()
         for kind, flags, record_id, payload, start in frames:
             if kind == spool.BEGIN:
                 requests[record_id] = OpenRequest(segment, payload, flags)
@@ -323,11 +339,13 @@ class WriterReader:
         """
         # If `done` is at this position or after it, the requests were already ended when it was saved.
         if at > self._done:
-            events += [
+            killed = [
                 SpoolEvent(KILLED, request.flags, record_id, request.begin, request, at)
                 for record_id, request in self.open.items()
                 if request.begin
             ]
+            events += killed
+            self.read_count += len(killed)
         self.open = {}
 
     def _is_writer_gone(self) -> bool:
@@ -358,19 +376,76 @@ class WriterReader:
         return True
 
 
-class SpoolFollower:
+class BudgetReader(WriterReader):
+    """Reads the folder of one writer, and adds the usage of its records to sums. `read` returns only the events of killed
+    requests.
+    """
+
+    def __init__(self, folder: Path, done: Position | None, sums: BudgetSums) -> None:
+        """Stores the sums to which the records after `done` are added."""
+        super().__init__(folder, done)
+        self._sums = sums
+
+    def _accept_chunk(self, data: bytes, events: list[SpoolEvent], limit: int) -> spool.DecodedFrames:
+        """Adds up to `limit` records of a chunk to the sums, instead of events."""
+        del events
+        added = self._sums.add_frames(data, self._offset, limit, self._done_offset())
+        opened, ended, count, end, is_broken, needed = added
+        for record_id in ended:
+            self.open.pop(record_id, None)
+        for record_id, flags, begin in opened:
+            self.open[record_id] = OpenRequest(self._segment, begin, flags)
+        self.read_count += count
+        return spool.DecodedFrames([], end, is_broken, needed)
+
+
+class RecordReader(WriterReader):
+    """Reads the folder of one writer for the log store. Plain records need no Python code each: `read` returns no events
+    for them, and `take_plain` returns them.
+    """
+
+    def __init__(self, folder: Path, done: Position | None) -> None:
+        """Starts as every reader."""
+        super().__init__(folder, done, keeps_bodies=True)
+        self._plain: list[spool.PlainRecords] = []
+
+    def take_plain(self) -> list[spool.PlainRecords]:
+        """Returns the plain records of the last `read`, in the order of the spool."""
+        plain, self._plain = self._plain, []
+        return plain
+
+    def _accept_chunk(self, data: bytes, events: list[SpoolEvent], limit: int) -> spool.DecodedFrames:
+        """Decodes the frames of a chunk, and adds the events of those that are no plain records."""
+        plain, decoded = spool.split_frames(data, self._offset, limit, self._done_offset())
+        before = len(events)
+        self._accept_frames(decoded.frames, events)
+        self.read_count += len(plain.lines) + len(events) - before
+        if plain.lines:
+            self._plain.append(plain)
+        return decoded
+
+
+Reader = TypeVar("Reader", bound=WriterReader)
+
+
+class SpoolFollower(Generic[Reader]):
     """Follows all writers of a spool for one consumer."""
 
-    def __init__(self, folder: str, positions: Mapping[str, Position], *, keeps_bodies: bool) -> None:
-        """Starts after the saved positions."""
+    def __init__(
+        self,
+        folder: str,
+        positions: Mapping[str, Position],
+        make_reader: Callable[[Path, Position | None], Reader],
+    ) -> None:
+        """Starts after the saved positions. `make_reader` makes the reader of a folder."""
         self.folder = Path(folder)
         self._positions = dict(positions)
-        self._keeps_bodies = keeps_bodies
-        self.readers: dict[str, WriterReader] = {}
+        self._make_reader = make_reader
+        self.readers: dict[str, Reader] = {}
         # Position of each writer up to which the consumer has saved its results.
         self.saved: dict[str, Position] = dict(positions)
 
-    def find_writers(self) -> Iterator[WriterReader]:
+    def find_writers(self) -> Iterator[Reader]:
         """Yields the reader of each writer that has a folder."""
         try:
             names = sorted(entry.name for entry in os.scandir(self.folder) if entry.is_dir())
@@ -378,8 +453,7 @@ class SpoolFollower:
             return
         for name in names:
             if name not in self.readers:
-                done = self._positions.get(name)
-                self.readers[name] = WriterReader(self.folder / name, done, keeps_bodies=self._keeps_bodies)
+                self.readers[name] = self._make_reader(self.folder / name, self._positions.get(name))
             yield self.readers[name]
 
     def first_needed_segment(self, writer: str) -> int:

@@ -18,6 +18,7 @@ import msgspec
 from aiohttp import web
 
 from penstock.blobs.store import open_body_bucket
+from penstock.engine import BurstTicker
 from penstock.errors import NotFoundError, UnavailableError
 from penstock.fair_slots import FairSlots
 from penstock.logs import messages
@@ -34,6 +35,7 @@ from penstock.logs.record_file import RecordFileConsumer
 from penstock.logs.spool_reader import delete_segments, find_recent_segment
 from penstock.logs.spool_writer import CONTROL_WRITER, list_segments, segment_name
 from penstock.logs.tail import LiveTail, TooManyTailsError
+from penstock.process import TIME_SLICE_SECONDS
 from penstock.settings.log_store import DUCKDB
 from penstock.settings.otel import find_traces_url
 
@@ -52,8 +54,9 @@ log = logging.getLogger("penstock")
 RECORD_FILE_SECONDS, LONGEST_IDLE_SECONDS = 0.05, 0.2
 # Intervals between inserts. Fewer, larger inserts cost less, and ClickHouse recommends at most one per second.
 DUCKDB_INSERT_SECONDS, BUSY_INSERT_SECONDS = 0.25, 1.0
-# After a batch of at least this size, `BUSY_INSERT_SECONDS` is the interval, so that batches become larger.
-BUSY_BATCH_RECORDS = 100
+# After a batch of at least this size, `BUSY_INSERT_SECONDS` is the interval, so that batches become larger. A batch costs
+# as much CPU as about 500 of its records.
+BUSY_BATCH_RECORDS = 20
 REOPEN_SECONDS = 5.0
 CLEANUP_SECONDS, RETENTION_SECONDS = 1.0, 3600.0
 # Time limits at shutdown. Bodies that are not uploaded by then are uploaded after the next start.
@@ -174,6 +177,7 @@ class LogWorker:
                     keeps_inline_data=self._settings.records.inline_data == "keep",
                     observers=None if self._record_file else self._observers,
                 )
+                self._ingest.announce_burst = BurstTicker(TIME_SLICE_SECONDS).announce_burst
                 self._is_open = True
             except Exception as error:  # noqa: BLE001 - the data plane goes on without a log store
                 log.error("the log store cannot be opened: %s", error)  # noqa: TRY400 - says it all
@@ -192,7 +196,7 @@ class LogWorker:
         self._read_rest(ingest.follower, ingest.run_once)
         ingest.close()
 
-    def _read_rest(self, follower: SpoolFollower, run_once: Callable[[], int]) -> None:
+    def _read_rest(self, follower: SpoolFollower[Any], run_once: Callable[[], int]) -> None:
         """Reads the rest of the spool, and waits briefly for writers with open requests to exit."""
         deadline = time.monotonic() + LAST_READ_SECONDS
         while time.monotonic() < deadline:
@@ -213,7 +217,7 @@ class LogWorker:
     def _clean_up(self) -> None:
         """Deletes segments that no consumer needs any more, and measures the size of the others."""
         spool = Path(self._settings.spool_folder)
-        followers: list[SpoolFollower] = [self._record_file.follower] if self._record_file else []
+        followers: list[SpoolFollower[Any]] = [self._record_file.follower] if self._record_file else []
         if self._engine and not self._ingest:
             followers = []
         elif self._ingest:

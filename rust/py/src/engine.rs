@@ -12,11 +12,7 @@ use std::{
 };
 
 use penstock_core::{
-    accounting::{
-        inline_data,
-        record::batch_records,
-        spool::{frame::Frame, frame_list::list_frames},
-    },
+    accounting::{inline_data, record::batch_records},
     config::{Config, Strictness, schema},
     endpoints::batches::line_requests::{self, BatchLine},
     error::Problem,
@@ -358,6 +354,25 @@ pub fn start_preemption_ticker(turn: f64) -> PyResult<()> {
     Ok(preempt::start_preemption_ticker(turn)?)
 }
 
+/// Ticker for bursts of work that are known in advance.
+#[pyclass(frozen, module = "penstock._engine")]
+pub struct BurstTicker(preempt::BurstTicker);
+
+#[pymethods]
+impl BurstTicker {
+    /// Starts the thread of the ticker, for time slices of `turn` seconds. Must be called after the fork.
+    #[new]
+    fn new(turn: f64) -> PyResult<Self> {
+        let turn = Duration::try_from_secs_f64(turn).map_err(|error| PyValueError::new_err(error.to_string()))?;
+        Ok(Self(preempt::BurstTicker::start(turn)?))
+    }
+
+    /// Ticks until the process is no longer busy.
+    fn announce_burst(&self) {
+        self.0.announce_burst();
+    }
+}
+
 /// Returns true if a JSON field of this name holds a secret, in any letter case and with any separator.
 #[pyfunction]
 pub fn is_secret_field(name: &str) -> bool {
@@ -419,27 +434,6 @@ pub fn translate_batch_result<'py>(
     result
         .map(|(status, bytes)| (status, PyBytes::new(py, &bytes)))
         .map_err(|problem| errors::validation_error(py, &[problem]))
-}
-
-/// Frame of a spool segment, as Python gets it: kind, flags, record id, payload, and its offset in the segment.
-type SpoolFrame<'py> = (u8, u8, Bound<'py, PyBytes>, Bound<'py, PyBytes>, usize);
-
-/// Decodes at most `limit` frames of a buffer that begins at the offset `base` of its segment. Returns the frames, the
-/// offset behind the last one, whether the next one is damaged, and its length if known. Leaves out the frame that
-/// begins a request if the frame that ends it follows without bodies in between.
-#[pyfunction]
-pub fn decode_spool_frames<'py>(
-    py: Python<'py>,
-    data: &[u8],
-    base: usize,
-    limit: usize,
-) -> (Vec<SpoolFrame<'py>>, usize, bool, usize) {
-    let list = list_frames(data, limit);
-    let convert = |(start, frame): &(usize, Frame<'_>)| {
-        let (id, payload) = (PyBytes::new(py, frame.id.as_bytes()), PyBytes::new(py, frame.payload));
-        (frame.kind, frame.flags, id, payload, base + start)
-    };
-    (list.frames.iter().map(convert).collect(), base + list.end, list.is_damaged, list.needed)
 }
 
 /// Replaces each long base64 text in a recorded body by its size and digest. Returns `None` if there is none.

@@ -12,6 +12,8 @@ mod reader;
 mod record_columns;
 mod runtime;
 mod scope;
+mod spool_frames;
+mod spool_sums;
 mod websocket;
 
 use pyo3::prelude::*;
@@ -24,7 +26,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 mod _engine {
     #[pymodule_export]
     use super::engine::{
-        BatchRecorder, Engine, catalogue, check, classify_texts, client_format, config_schema, decode_spool_frames,
+        BatchRecorder, BurstTicker, Engine, catalogue, check, classify_texts, client_format, config_schema,
         guardrail_checks, is_secret_field, prompt_variables, refuse_destination, register_plugins, replace_inline_data,
         run_guardrail, set_plugin_socket, set_recorded_usage, start_preemption_ticker, translate_batch_line,
         translate_batch_result,
@@ -33,6 +35,10 @@ mod _engine {
     use super::errors::EngineError;
     #[pymodule_export]
     use super::record_columns::{DecodedRecords, RecordDecoder};
+    #[pymodule_export]
+    use super::spool_frames::{decode_spool_frames, split_spool_frames};
+    #[pymodule_export]
+    use super::spool_sums::{BudgetSums, RequestCounts};
     #[pymodule_export]
     use super::websocket::WebSocketHandle;
 

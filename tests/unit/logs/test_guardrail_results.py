@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.logs.guardrail_results import count_verdicts, read_feedback
+from penstock.logs.guardrail_results import read_feedback
 
 RECORD_ID = uuid.UUID("0199aaaa-0000-7000-8000-000000000001")
 PASSED = {"id": "pg-a", "verdict": True, "deny": False, "checks": [{"id": "default.contains", "verdict": True}]}
@@ -18,28 +18,10 @@ DENIED = {
     "checks": [{"id": "default.contains", "verdict": False}, {"id": "default.webhook", "verdict": False, "error": {}}],
     "feedback": {"value": -5.0, "weight": 0.5, "metadata": {"team": "red"}},
 }
-DRY = {"id": "pg-c", "verdict": False, "deny": False, "dry_run": True, "would_deny": True, "checks": []}
-SKIPPED = {"id": "pg-d", "skipped": True, "reason": "no text"}
 
 
 def encode_results(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> bytes:
     return msgspec.json.encode({"before_request_hooks": before, "after_request_hooks": after})
-
-
-def test_verdicts_are_counted_by_guardrail_and_by_check():
-    guardrails, checks = count_verdicts(msgspec.Raw(encode_results([PASSED, DENIED], [PASSED, DRY, SKIPPED])))
-    assert guardrails == {
-        ("pg-a", "passed"): 2,
-        ("pg-b", "denied"): 1,
-        ("pg-c", "would_deny"): 1,
-        ("pg-d", "skipped"): 1,
-    }
-    assert checks == {
-        ("default.contains", "passed"): 2,
-        ("default.contains", "failed"): 1,
-        ("default.webhook", "error"): 1,
-    }
-    assert count_verdicts(msgspec.Raw(b"")) == ({}, {})
 
 
 def test_feedback_of_a_guardrail_belongs_to_the_trace():

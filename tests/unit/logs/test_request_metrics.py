@@ -213,20 +213,36 @@ def test_nothing_is_counted_while_metrics_are_off():
     assert (metrics.label_sets, samples(metrics)) == (0, [])
 
 
-def test_guardrail_verdicts_are_counted_once():
-    metrics = make_metrics(label_values=2)
-    result = {"id": "pg-a", "verdict": False, "deny": True, "checks": [{"id": "default.contains", "verdict": False}]}
-    results = {"before_request_hooks": [result], "after_request_hooks": []}
-    line = json.dumps({**RECORD, "hook_results": results}).encode()
-    late = {"before_request_hooks": [result], "after_request_hooks": [{"id": "pg-b", "verdict": True}]}
-    amended = json.dumps({"id": RECORD["id"], "is_amendment": True, "hook_results": late}).encode()
-    position = Position(1, 0)
-    metrics.observe([WaitingLine("w", position, line, is_refused=False, due=0.0)])
-    metrics.observe([WaitingLine("w", position, amended, is_refused=False, due=0.0, original=line)])
-    counts = {
-        (sample.labels.get("guardrail") or sample.labels["check"], sample.labels["verdict"]): sample.value
+CONTAINS = {"id": "default.contains", "verdict": False}
+DENIED = {"id": "pg-a", "verdict": False, "deny": True, "checks": [CONTAINS, {"id": "default.webhook", "error": {}}]}
+PASSED = {"id": "pg-b", "verdict": True, "checks": [{"id": "default.contains", "error": None}]}
+OTHERS = [{"id": "pg-c", "verdict": False, "would_deny": True}, {"id": "pg-d", "skipped": True}, {"verdict": False}]
+
+
+def count_verdicts(metrics: RequestMetrics) -> dict[tuple[str, str], float]:
+    return {
+        (sample.labels.get("guardrail") or sample.labels.get("check", ""), sample.labels["verdict"]): sample.value
         for family in parse(metrics.render())
         for sample in family.samples
         if family.name.startswith("guardrail")
     }
-    assert counts == {("pg-a", "denied"): 1, ("pg-b", "passed"): 1, ("default.contains", "failed"): 1}
+
+
+def test_guardrail_verdicts_are_counted_once():
+    metrics = make_metrics(label_values=5)
+    line = json.dumps(
+        {**RECORD, "hook_results": {"before_request_hooks": [DENIED], "after_request_hooks": []}}
+    ).encode()
+    late = {"before_request_hooks": [DENIED], "after_request_hooks": [PASSED, *OTHERS, DENIED]}
+    amended = json.dumps({"id": RECORD["id"], "is_amendment": True, "hook_results": late}).encode()
+    position = Position(1, 0)
+    metrics.observe([WaitingLine("w", position, line, is_refused=False, due=0.0)])
+    metrics.observe([WaitingLine("w", position, amended, is_refused=False, due=0.0, original=line)])
+    guardrails = {("pg-a", "denied"): 2, ("pg-b", "passed"): 1, ("pg-c", "would_deny"): 1, ("pg-d", "skipped"): 1}
+    checks = {("default.contains", "failed"): 2, ("default.contains", "passed"): 1, ("default.webhook", "error"): 2}
+    assert count_verdicts(metrics) == {**guardrails, ("", "failed"): 1, **checks}
+    more = [{"id": name, "verdict": True} for name in ("pg-y", "pg-z", "pg-a")]
+    metrics.observe([make_line(hook_results={"before_request_hooks": more}), make_line(hook_results=[1])])
+    verdicts = count_verdicts(metrics)
+    assert (verdicts["other", "passed"], metrics.overflows, metrics.invalid) == (3, 3, 1)
+    assert samples(metrics)[0].value == 3

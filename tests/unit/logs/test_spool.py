@@ -12,12 +12,15 @@ from pathlib import Path
 
 import pytest
 
+from penstock.engine import BudgetSums
 from penstock.errors import StartupError
 from penstock.logs import spool_format as spool
 from penstock.logs import spool_reader as module
 from penstock.logs.batch import Position
 from penstock.logs.spool_reader import (
     KILLED,
+    BudgetReader,
+    RecordReader,
     SpoolEvent,
     SpoolFollower,
     WriterReader,
@@ -291,7 +294,7 @@ def test_steps_of_the_clock_do_not_end_a_writer(tmp_path: Path, monkeypatch: pyt
 
 def test_consumed_segments_are_deleted_and_numbers_are_not_used_again(tmp_path: Path):
     fork_killed_writer(tmp_path, [1])
-    follower = SpoolFollower(str(tmp_path), {}, keeps_bodies=True)
+    follower = SpoolFollower(str(tmp_path), {}, WriterReader)
     (reader,) = follower.find_writers()
     assert len(reader.read(10)) == 1
     assert follower.first_needed_segment("edge-1") == 0
@@ -302,7 +305,7 @@ def test_consumed_segments_are_deleted_and_numbers_are_not_used_again(tmp_path: 
     SpoolWriter(str(tmp_path), "edge-1", "n").append(request_frames(5))
     (second,) = list_segments(tmp_path / "edge-1")
     assert second > first
-    restarted = SpoolFollower(str(tmp_path), follower.saved, keeps_bodies=True)
+    restarted = SpoolFollower(str(tmp_path), follower.saved, WriterReader)
     (again,) = restarted.find_writers()
     assert payloads(again.read(10)) == payloads(reader.read(10)) == [b'{"id":5}']
     assert delete_segments(tmp_path / "edge-1", restarted.first_needed_segment("edge-1")) == 0
@@ -360,3 +363,70 @@ def test_last_segment_and_those_written_to_lately_are_recent(tmp_path: Path):
     # A segment was written to until the next one began.
     segments = {since: find_recent_segment(tmp_path, since) for since in (50, 200, 201, 300, 301, 10**9)}
     assert segments == {50: 100, 200: 100, 201: 200, 300: 200, 301: 300, 10**9: 300}
+
+
+def mixed_frames() -> list[NewFrame]:
+    """Frames of requests of all kinds: plain, with bodies, amended, rejected, with feedback, and still open. All records
+    count for a budget.
+    """
+    budgets = b'"total_units":3,"limits":{"budgets":[{"id":"b","group":"g","period_start":1,"type":"tokens"}]}'
+
+    def frame(kind: int, number: int, more: bytes = b"", flags: int = 0) -> NewFrame:
+        return NewFrame(kind, make_id(number), b'{"n":%d,%b%b}' % (number, budgets, more), flags)
+
+    return [
+        *(frame(kind, 1) for kind in (spool.BEGIN, spool.END)),
+        *(frame(spool.BEGIN, number) for number in (2, 3, 4, 5, 6)),
+        frame(spool.END, 3, flags=spool.AMENDMENT_FOLLOWS),
+        NewFrame(spool.CLIENT_REQUEST, make_id(2), b"question"),
+        frame(spool.AMEND, 3),
+        *(frame(spool.END, number) for number in (2, 4)),
+        frame(spool.END, 5, b',"hook_results":{"feedback":{"value":1}}'),
+        *(frame(kind, 7, flags=spool.REFUSED) for kind in (spool.BEGIN, spool.END)),
+        *(frame(kind, 8) for kind in (spool.BEGIN, spool.END)),
+    ]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 100])
+@pytest.mark.usefixtures("gone")
+def test_records_are_read_once_in_plain_form_or_as_events(tmp_path: Path, limit: int):
+    SpoolWriter(str(tmp_path), "edge-1", "n").append(mixed_frames())
+    expected = sorted((event.id, event.kind, event.payload) for event in read_all(make_reader(tmp_path)))
+    assert len(expected) == 9
+    records: list[tuple[bytes, int, bytes]] = []
+    position, plain_count = None, 0
+    for _ in range(40):
+        # Each read is that of a restarted process.
+        reader = RecordReader(tmp_path / "edge-1", position)
+        records += [(event.id, event.kind, event.payload) for event in reader.read(limit)]
+        for ids, lines in reader.take_plain():
+            assert len(ids) == 16 * len(lines)
+            plain_count += len(lines)
+            records += [(ids[16 * at : 16 * at + 16], spool.END, line) for at, line in enumerate(lines)]
+        position = reader.position
+    assert sorted(records) == expected
+    assert limit < 100 or plain_count == 3
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 100])
+@pytest.mark.usefixtures("gone")
+def test_usage_of_each_record_is_summed_once(tmp_path: Path, limit: int):
+    SpoolWriter(str(tmp_path), "edge-1", "n").append(mixed_frames())
+    requests = tokens = 0
+    position = None
+    for _ in range(40):
+        sums = BudgetSums()
+        reader = BudgetReader(tmp_path / "edge-1", position, sums)
+        # A restarted process counts frames that the last one has read, but does not add them.
+        while True:
+            killed = reader.read(limit)
+            for event in killed:
+                sums.add_record(event.payload, event.flags)
+            if killed or reader.position != position or not reader.read_count:
+                break
+        for row in sums.take():
+            assert row[:4] == ("b", "g", 1, "tokens")
+            requests, tokens = requests + row[4], tokens + row[5]
+        position = reader.position
+    # Seven records, the request that was killed, and an amendment. The record that it amends has no usage.
+    assert (requests, tokens) == (8, 3 * 8)

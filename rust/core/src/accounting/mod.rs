@@ -1,10 +1,12 @@
 //! Usage, cost and the record that each request leaves.
 
+pub mod budget_sums;
 pub mod compressed_response;
 pub mod inline_data;
 pub mod prices;
 pub mod record;
 pub mod record_columns;
+pub mod request_counts;
 pub mod routing_decision;
 pub mod saved_models;
 pub mod spool;

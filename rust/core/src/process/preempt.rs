@@ -6,7 +6,9 @@
 //! process is busy.
 
 use std::{
-    io, thread,
+    io,
+    sync::mpsc::{SyncSender, sync_channel},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -31,6 +33,32 @@ pub fn start_preemption_ticker(turn: Duration) -> io::Result<()> {
         }
     })?;
     Ok(())
+}
+
+/// Ticker for bursts of work that are known in advance. `start_preemption_ticker` notices work only after some
+/// milliseconds, because the kernel's CPU clock has the interval of its clock tick.
+pub struct BurstTicker(SyncSender<()>);
+
+impl BurstTicker {
+    /// Starts the thread of the ticker, for time slices of length `turn`. It ends when the ticker is dropped.
+    ///
+    /// # Errors
+    /// Returns an error if the thread cannot be started.
+    pub fn start(turn: Duration) -> io::Result<Self> {
+        let (sender, bursts) = sync_channel(1);
+        thread::Builder::new().name("penstock-bursts".into()).stack_size(64 * 1024).spawn(move || {
+            while let Ok(()) = bursts.recv() {
+                while is_busy_during(|| sleep_in_steps(turn * 2)) {}
+            }
+        })?;
+        Ok(Self(sender))
+    }
+
+    /// Ticks until the process is no longer busy.
+    pub fn announce_burst(&self) {
+        // If the channel is full, the ticker has not begun with the last burst yet.
+        let _ = self.0.try_send(());
+    }
 }
 
 /// Returns true if the process was busy while `wait` ran.
@@ -75,6 +103,12 @@ mod tests {
         let passed = Duration::from_millis(10);
         assert!(is_busy(Duration::from_millis(6), passed));
         assert!(!is_busy(Duration::from_millis(4), passed));
+    }
+
+    #[test]
+    fn announcing_a_burst_never_waits() {
+        let ticker = BurstTicker::start(Duration::from_micros(250)).unwrap();
+        (0..1000).for_each(|_| ticker.announce_burst());
     }
 
     #[test]

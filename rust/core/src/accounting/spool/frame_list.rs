@@ -1,6 +1,8 @@
 //! Frames of a part of a segment, for a reader that follows a spool while it is written.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::LazyLock};
+
+use memchr::memmem::Finder;
 
 use super::frame::{
     BODY_KINDS, EXTERNAL_LOG_KIND, FRAME_HEADER_BYTES, Frame, FrameKind, FrameReader, HeaderFault, read_payload_length,
@@ -9,9 +11,7 @@ use super::frame::{
 /// Frames of a buffer, and why the reader stopped.
 #[derive(Debug, PartialEq, Eq)]
 pub struct FrameList<'d> {
-    /// Frames with their offsets in the buffer. A `Begin` frame is left out if the list has the `End` frame of the same
-    /// request and no body between them. The `End` frame then contains all its fields.
-    pub frames: Vec<(usize, Frame<'d>)>,
+    pub frames: Vec<ListedFrame<'d>>,
     /// Offset behind the last frame that was read.
     pub end: usize,
     /// True if the frame at `end` is damaged; false if it is incomplete or beyond the limit.
@@ -21,10 +21,34 @@ pub struct FrameList<'d> {
     pub needed: usize,
 }
 
+/// A frame of a list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ListedFrame<'d> {
+    /// Offset in the buffer.
+    pub start: usize,
+    pub frame: Frame<'d>,
+    /// True for an `End` frame whose `Begin` frame is in the buffer, with no body between them. The `Begin` frame is then
+    /// left out of the list, because the `End` frame contains all its fields.
+    pub is_whole: bool,
+}
+
+impl ListedFrame<'_> {
+    /// Returns true for the record of a request that began in the buffer, without bodies, flags and feedback of
+    /// guardrails. It needs only to be stored.
+    pub fn is_plain(&self) -> bool {
+        static FEEDBACK: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"feedback\":{\""));
+        let frame = &self.frame;
+        self.is_whole
+            && frame.kind == FrameKind::End as u8
+            && frame.flags == 0
+            && FEEDBACK.find(frame.payload).is_none()
+    }
+}
+
 /// Reads frames from the start of a buffer, until `limit` of them are in the list.
 pub fn list_frames(data: &[u8], limit: usize) -> FrameList<'_> {
     let mut reader = FrameReader::new(data, 0);
-    let mut slots: Vec<Option<(usize, Frame<'_>)>> = Vec::new();
+    let mut slots: Vec<Option<ListedFrame<'_>>> = Vec::new();
     // Position in `slots` of the `Begin` frame of each request that has no body frame so far.
     let mut beginnings = HashMap::new();
     let mut count = 0;
@@ -34,6 +58,7 @@ pub fn list_frames(data: &[u8], limit: usize) -> FrameList<'_> {
             let (is_damaged, needed) = describe_rest(&data[start..]);
             return FrameList { frames: slots.into_iter().flatten().collect(), end: start, is_damaged, needed };
         };
+        let mut is_whole = false;
         if frame.kind == FrameKind::Begin as u8 {
             beginnings.insert(frame.id, slots.len());
         } else if BODY_KINDS.contains(&frame.kind) {
@@ -44,15 +69,16 @@ pub fn list_frames(data: &[u8], limit: usize) -> FrameList<'_> {
         {
             slots[slot] = None;
             count -= 1;
+            is_whole = true;
         }
-        slots.push(Some((start, frame)));
+        slots.push(Some(ListedFrame { start, frame, is_whole }));
         count += 1;
     }
     FrameList { frames: slots.into_iter().flatten().collect(), end: reader.offset(), is_damaged: false, needed: 0 }
 }
 
 /// Returns true if the frame at the start of `rest` is damaged, and the value of `FrameList::needed`.
-fn describe_rest(rest: &[u8]) -> (bool, usize) {
+pub fn describe_rest(rest: &[u8]) -> (bool, usize) {
     match read_payload_length(rest) {
         Err(HeaderFault::Incomplete) => (false, FRAME_HEADER_BYTES),
         Err(HeaderFault::Damaged) => (true, 0),
@@ -81,7 +107,7 @@ mod tests {
     }
 
     fn kinds(list: &FrameList<'_>) -> Vec<(u8, u128)> {
-        list.frames.iter().map(|(_, frame)| (frame.kind, frame.id.as_u128())).collect()
+        list.frames.iter().map(|listed| (listed.frame.kind, listed.frame.id.as_u128())).collect()
     }
 
     #[test]
@@ -93,7 +119,34 @@ mod tests {
             [(BEGIN, 2), (ClientRequest as u8, 2), (END, 1), (END, 2), (BEGIN, 3), (Amend as u8, 3)].to_vec();
         assert_eq!(kinds(&list), expected);
         assert_eq!((list.end, list.is_damaged, list.needed), (data.len(), false, FRAME_HEADER_BYTES));
-        assert_eq!(list.frames.iter().map(|(start, _)| start / 30).collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6]);
+        let places = list.frames.iter().map(|listed| (listed.start / 30, listed.is_whole)).collect::<Vec<_>>();
+        assert_eq!(places, [(1, false), (2, false), (3, true), (4, false), (5, false), (6, false)]);
+    }
+
+    #[test]
+    fn plain_records_have_no_flags_bodies_or_feedback() {
+        use FrameKind::{Begin, ClientRequest, End};
+        let record = |id: u128, kinds: &[FrameKind], flags: u8, json: &str| {
+            let mut all = Vec::new();
+            for kind in kinds {
+                let mut encoded = Vec::new();
+                let mut batch = FrameBatch::new(Uuid::from_u128(id), &mut encoded, true);
+                batch.add_json(*kind, flags, |out| out.extend(json.as_bytes()));
+                all.extend(encoded);
+            }
+            all
+        };
+        let data = [
+            record(1, &[Begin, End], 0, "{}"),
+            record(2, &[End], 0, "{}"),
+            record(3, &[Begin, ClientRequest, End], 0, "{}"),
+            record(4, &[Begin, End], 8, "{}"),
+            record(5, &[Begin, End], 0, r#"{"feedback":{"value":1}}"#),
+        ];
+        let data = data.concat();
+        let list = list_frames(&data, 100);
+        let plain = list.frames.iter().filter(|listed| listed.is_plain());
+        assert_eq!(plain.map(|listed| listed.frame.id.as_u128()).collect::<Vec<_>>(), [1]);
     }
 
     #[test]

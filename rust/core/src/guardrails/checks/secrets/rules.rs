@@ -67,7 +67,7 @@ struct RuleSource {
     id: String,
     pattern: String,
     keywords: Vec<String>,
-    /// Shannon entropy in bits per byte that the secret must exceed.
+    /// Shannon entropy in bits per character that the secret must exceed.
     #[serde(default)]
     entropy: f64,
     /// Number of the group that holds the secret. 0: the first group that matched, or else the whole match.
@@ -292,13 +292,14 @@ impl SecretRule {
     }
 }
 
-/// Returns the Shannon entropy of a text in bits per byte.
+/// Returns the Shannon entropy of a text in bits per character.
 fn entropy(text: &str) -> f64 {
     let mut counts: HashMap<char, usize> = HashMap::new();
     for letter in text.chars() {
         *counts.entry(letter).or_default() += 1;
     }
-    let share = |count: usize| count as f64 / text.len().max(1) as f64;
+    let length: usize = counts.values().sum();
+    let share = |count: usize| count as f64 / length as f64;
     counts.into_values().map(|count| -share(count) * share(count).log2()).sum()
 }
 
@@ -316,6 +317,14 @@ mod tests {
         rule: String,
         positives: Option<Vec<String>>,
         negatives: Option<Vec<String>>,
+    }
+
+    #[test]
+    fn entropy_counts_characters_of_any_length() {
+        for (text, bits) in [("", 0.0), ("aaaa", 0.0), ("éééé", 0.0), ("abcd", 2.0), ("aé", 1.0), ("äöüß日本語文", 3.0)]
+        {
+            assert!((entropy(text) - bits).abs() < 1e-9, "{text}: {}", entropy(text));
+        }
     }
 
     #[test]
