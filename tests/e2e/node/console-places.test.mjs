@@ -80,7 +80,7 @@ test("shows the ratings of a request, and its trace with any characters", async 
   await callApi("POST", "/v1/feedback", { trace_id: trace, value: -4, weight: 0.5, metadata: { reason: "too long" } }, { "x-gateway-api-key": writer.key });
   await until("the rating", async () => (await callApi("GET", `/v1/logs/${id}?workspace_slug=*`)).feedback.length === 1);
   const { page, context, faults } = await openSignedIn(`logs/${id}`);
-  await page.getByText('Rated -4 · weight 0.5 · {"reason":"too long"}').waitFor();
+  await page.getByText('Rated -4 · weight 0.5 · reason: too long').waitFor();
   await page.getByRole("link", { name: trace }).click();
   await page.getByRole("heading", { name: `Trace ${trace}` }).waitFor();
   await page.getByText("1 request", { exact: false }).first().waitFor();
