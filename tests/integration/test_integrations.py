@@ -438,8 +438,9 @@ def test_credentials_appear_in_no_file_and_no_response(admin: Client):
 
 def test_lists_find_part_of_a_name_or_slug(admin: Client, workspace: dict[str, Any], body: dict[str, Any]):
     within = {"workspace_id": workspace["id"]}
-    integration = admin.create("/v1/integrations", {**body, "name": "Lookup 100%", "slug": "to-find", **within})
     found = {"name": "Lookup 100%", **within}
+    own = {"slug": "to-find", "create_default_provider": False}
+    integration = admin.create("/v1/integrations", {**body, **found, **own})
     admin.create("/v1/providers", {**found, "slug": "to-find", "integration_id": integration["slug"]})
     admin.create("/v1/configs", {**found, "slug": "to-find", "config": {"provider": "mock"}})
     checks = [{"id": "default.wordCount", "parameters": {"maxWords": 9}}]
