@@ -33,7 +33,7 @@ class Route {
 
 export const route = new Route();
 
-/** The address that the page shows. It differs from the browser's while the user is asked whether to leave. */
+/** The address that the page shows. It differs from the browser's while a dialog asks whether to leave. */
 let shownAt = location.href;
 
 /** Guards of the forms on the page. Each returns why the page must not be left, or an empty string. */
