@@ -438,14 +438,14 @@ def test_credentials_appear_in_no_file_and_no_response(admin: Client):
 
 def test_lists_find_part_of_a_name_or_slug(admin: Client, workspace: dict[str, Any], body: dict[str, Any]):
     within = {"workspace_id": workspace["id"]}
-    found = {"name": "Lookup 100%", **within}
+    fields = {"name": "Lookup 100%", **within}
     own = {"slug": "to-find", "create_default_provider": False}
-    integration = admin.create("/v1/integrations", {**body, **found, **own})
-    admin.create("/v1/providers", {**found, "slug": "to-find", "integration_id": integration["slug"]})
-    admin.create("/v1/configs", {**found, "slug": "to-find", "config": {"provider": "mock"}})
+    integration = admin.create("/v1/integrations", {**body, **fields, **own})
+    admin.create("/v1/providers", {**fields, "slug": "to-find", "integration_id": integration["slug"]})
+    admin.create("/v1/configs", {**fields, "slug": "to-find", "config": {"provider": "mock"}})
     checks = [{"id": "default.wordCount", "parameters": {"maxWords": 9}}]
-    guardrail = admin.create("/v1/guardrails", {**found, "checks": checks})
-    key = admin.create("/v1/api-keys/workspace/service", {**found, "scopes": ["completions.write"]})
+    guardrail = admin.create("/v1/guardrails", {**fields, "checks": checks})
+    key = admin.create("/v1/api-keys/workspace/service", {**fields, "scopes": ["completions.write"]})
     also = {"integrations": "to-find", "providers": "to-find", "configs": "to-find", "guardrails": guardrail["slug"]}
     for kind, other in {**also, "virtual-keys": "to-find", "api-keys": key["id"]}.items():
         for words in ("LOOKUP", "0%25", other):

@@ -69,8 +69,8 @@ class ResponseFields(msgspec.Struct, frozen=True, kw_only=True):
 
 def list_query(workspace_id: WorkspaceFilter = None, tags: TagsFilter = None, search: SearchFilter = None) -> ListQuery:
     """Lists the rows of one workspace, or of all workspaces. The parameters `tags` and `search` filter them."""
-    found = search_conditions(search, providers.c.name, providers.c.slug)
-    return ListQuery(workspace_id, [*tag_conditions(providers, tags), *found])
+    conditions = [*tag_conditions(providers, tags), *search_conditions(search, providers.c.name, providers.c.slug)]
+    return ListQuery(workspace_id, conditions)
 
 
 class ProviderRoutes(CrudRoutes):
