@@ -111,7 +111,7 @@ def seeded(admin: Client) -> dict[str, str]:
     enabled = {"workspaces": [{"id": workspace, "enabled": True}]}
     expect_ok(admin.put(f"/v1/integrations/{slug}/workspaces", enabled))
     within: dict[str, Any] = {"workspace_id": workspace}
-    admin.create("/v1/providers", {"name": "Mock", "slug": "mock-main", "integration_id": slug, **within})
+    provider = admin.create("/v1/providers", {"name": "Mock", "slug": "mock-main", "integration_id": slug, **within})
     config = admin.create("/v1/configs", {"name": "main", "config": {"provider": "mock"}, **within})
     prompt = {"name": "Greeting", "virtual_key": "mock-main", "model": "mock", "parameters": {}, **within}
     messages = [{"role": "user", "content": "Greet {{name}}"}]
@@ -123,7 +123,7 @@ def seeded(admin: Client) -> dict[str, str]:
     ]
     guardrail = admin.create("/v1/guardrails", {"name": "Short questions", "checks": checks, **within})
     policy = {"name": "budget", "conditions": [{"key": "model", "value": "*"}], "group_by": [{"key": "api_key"}]}
-    admin.create("/v1/policies/usage-limits", {**policy, "type": "cost", "credit_limit": 20, **within})
+    budget = admin.create("/v1/policies/usage-limits", {**policy, "type": "cost", "credit_limit": 20, **within})
     invite = {"email": MEMBER_EMAIL, "role": "member", "first_name": "Mia", "last_name": "Member"}
     link = admin.create("/v1/admin/users/invites", {**invite, "workspaces": [{"id": workspace, "role": "member"}]})
     token = link["invite_link"].rpartition("=")[2]
@@ -147,6 +147,9 @@ def seeded(admin: Client) -> dict[str, str]:
         "PROMPT": made_prompt["id"],
         "GUARDRAIL": guardrail["id"],
         "KEY": key.key,
+        "KEY_ID": admin.read("/v1/api-keys?search=key%20of%20a%20test")["data"][0]["id"],
+        "POLICY": budget["id"],
+        "PROVIDER": provider["id"],
     }
     return {**names, "LOG": send_logged_chat(admin, key), "FAILED_LOG": send_failed_chat(admin, key)}
 

@@ -434,3 +434,21 @@ def test_credentials_appear_in_no_file_and_no_response(admin: Client):
         content = path.read_bytes()
         assert CANARY.encode() not in content, path
         assert HEADER_CANARY.encode() not in content, path
+
+
+def test_lists_find_part_of_a_name_or_slug(admin: Client, workspace: dict[str, Any], body: dict[str, Any]):
+    within = {"workspace_id": workspace["id"]}
+    fields = {"name": "Lookup 100%", **within}
+    own = {"slug": "to-find", "create_default_provider": False}
+    integration = admin.create("/v1/integrations", {**body, **fields, **own})
+    admin.create("/v1/providers", {**fields, "slug": "to-find", "integration_id": integration["slug"]})
+    admin.create("/v1/configs", {**fields, "slug": "to-find", "config": {"provider": "mock"}})
+    checks = [{"id": "default.wordCount", "parameters": {"maxWords": 9}}]
+    guardrail = admin.create("/v1/guardrails", {**fields, "checks": checks})
+    key = admin.create("/v1/api-keys/workspace/service", {**fields, "scopes": ["completions.write"]})
+    also = {"integrations": "to-find", "providers": "to-find", "configs": "to-find", "guardrails": guardrail["slug"]}
+    for kind, other in {**also, "virtual-keys": "to-find", "api-keys": key["id"]}.items():
+        for words in ("LOOKUP", "0%25", other):
+            names = [row["name"] for row in admin.read(f"/v1/{kind}?search={words}")["data"]]
+            assert names == ["Lookup 100%"], (kind, words)
+        assert admin.read(f"/v1/{kind}?search=100_")["total"] == 0, kind

@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from tests.integration.batching import create_workspace
-from tests.integration.management_client import ADMIN_KEY, Client, expect_ok
+from tests.integration.management_client import ADMIN_KEY, Client, expect_error, expect_ok
 from tests.integration.raw_http import CHAT_PATH, RawConnection, Response, encode_request, send_raw_request
 from tests.integration.serving import edge_pids, run_gateway
 from tests.processes import wait_for
@@ -40,7 +40,8 @@ def workspace_id(admin: Client) -> str:
 
 def new_key(admin: Client, **fields: object) -> Client:
     """Creates a key of the workspace and waits until the data plane knows it."""
-    client = admin.with_new_key(workspace_id=workspace_id(admin), scopes=["completions.write"], **fields)
+    fields = {"workspace_id": workspace_id(admin), "scopes": ["completions.write"], **fields}
+    client = admin.with_new_key(**fields)
 
     def is_known() -> bool | None:
         # An invalid body is rejected after the key is checked, and counts for no limit.
@@ -132,6 +133,20 @@ def test_budget_of_a_key_ends_with_412_and_is_reset(admin: Client):
     key_id = next(row["id"] for row in admin.read("/v1/api-keys?page_size=100")["data"] if row["name"] == "poor")
     expect_ok(admin.put(f"/v1/api-keys/{key_id}", {"reset_usage": True}))
     wait_for("the reset", lambda: send_chat(client).status == 200 or None)
+
+
+def test_budget_of_a_workspace_is_reset_by_the_organisation_only(admin: Client):
+    budget = {"type": "requests", "credit_limit": 2}
+    poor = admin.create("/v1/admin/workspaces", {"name": "poor", "usage_limits": budget})
+    path = f"/v1/admin/workspaces/{poor['id']}"
+    client = new_key(admin, name="of the poor", workspace_id=poor["id"])
+    count, refused = send_until_limited(client)
+    assert (count, refused.status) == (2, 412)
+    own = admin.with_new_key(workspace_id=poor["id"], scopes=["workspaces.update"])
+    expect_error(own.put(path, {"reset_usage": True}), 403, "AB03", "reset_usage can be set only by keys and admins")
+    expect_ok(admin.put(path, {"reset_usage": True}))
+    wait_for("the reset", lambda: send_chat(client).status == 200 or None)
+    assert admin.read(path)["last_reset_at"]
 
 
 def test_policy_counts_each_group_for_itself(admin: Client, workspace: Client):

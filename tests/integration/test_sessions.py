@@ -108,6 +108,7 @@ def test_sign_out_or_key_deletion_ends_the_session(admin: Client):
         browser.sign_in(api_key=key["key"])
         assert browser.send("GET", "/v1/workspaces").status == 200
         expect_error(browser.send("GET", "/v1/admin/users"), 403, "AB03")
+        assert expect_ok(browser.send("GET", SELF))["api_key_id"] == key["id"]
     assert expect_ok(item.send("DELETE", SESSIONS)) == {}
     expect_error(item.send("GET", "/v1/workspaces"), 401, "AB05", "sign in again")
     assert other.send("GET", "/v1/workspaces").status == 200
@@ -121,6 +122,7 @@ def test_user_signs_in_by_password_with_the_permissions_of_the_roles(admin: Clie
     expect_ok(browser.sign_in(email=member.email.upper(), password=PASSWORD))
     me = expect_ok(browser.send("GET", SELF))
     assert (me["user"]["id"], me["user"]["email"], me["user"]["role"]) == (member.id, member.email, "member")
+    assert me["api_key_id"] is None
     (mine,) = me["workspaces"]
     assert (mine["id"], mine["role"]) == (member.workspace["id"], "member")
     workspace = f"/v1/configs?workspace_id={member.workspace['id']}"

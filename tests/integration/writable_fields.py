@@ -242,7 +242,12 @@ def sample_bodies(scene: SampleObjects) -> dict[str, dict[str, Any]]:
                 lambda displayed: [{"id": displayed["users"][0]["id"], "role": "manager"}],
             ),
         },
-        "WorkspaceUpdate": {**location, "slug": own_slug, "defaults": {**ours, "user_api_key_config": scene.config}},
+        "WorkspaceUpdate": {
+            **location,
+            "slug": own_slug,
+            "defaults": {**ours, "user_api_key_config": scene.config},
+            "reset_usage": reset,
+        },
         "CreateSecretReference": {
             **secret,
             "slug": own_slug,

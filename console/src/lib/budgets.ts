@@ -1,15 +1,8 @@
-// Links and texts for rows of budget usage and of rejected requests.
+// Amounts and names for rows of budget usage and of rejected requests.
 import type { Schema } from "./api";
-import { link } from "./router.svelte";
 import { workspaces } from "./workspace";
 
-const PAGES: Record<string, string> = { policy: "limits", api_key: "keys", provider: "providers", integration: "providers/integrations", workspace: "workspaces" };
 const UUID = /^[0-9a-f-]{36}$/;
-
-/** Returns the address of the object that has the budget. */
-export function budgetLink(row: { kind?: string | null; owner_id?: string | null }): string {
-  return link(`${PAGES[row.kind ?? ""] ?? "limits"}/${row.owner_id ?? ""}`);
-}
 
 export function limitOf(row: Schema["LimitUsage"]): number {
   return Number(row.credit_limit ?? row.alert_threshold ?? 0);

@@ -7,24 +7,31 @@ import { guardUnsaved } from "./router.svelte";
 const PRECONDITION_FAILED = 412;
 const UNSAVED = "The changes on this page are not saved.";
 
-export interface Source<T> {
+/** Editable fields of an object, and the object itself for what the form only shows. */
+export interface Opened<T, D> extends Loaded<T> {
+  detail?: D;
+}
+
+export interface Source<T, D> {
   /** Reads the editable fields. */
-  load: () => Promise<Loaded<T>>;
+  load: () => Promise<Opened<T, D>>;
   /** Saves changed fields if the object is still in the state of `etag`. */
   save: (changed: Partial<T>, etag: string) => Promise<unknown>;
 }
 
-export class Draft<T extends object> {
+export class Draft<T extends object, D = unknown> {
   value = $state<T | null>(null);
+  /** The saved object, if the source returns it. */
+  detail = $state.raw<D | null>(null);
   error = $state.raw<unknown>(null);
   isSaving = $state(false);
   /** What others saved meanwhile. */
-  theirs = $state.raw<Loaded<T> | null>(null);
+  theirs = $state.raw<Opened<T, D> | null>(null);
   #base = $state.raw<T | null>(null);
   #etag = "";
-  #source: Source<T>;
+  #source: Source<T, D>;
 
-  constructor(source: Source<T>) {
+  constructor(source: Source<T, D>) {
     this.#source = source;
     $effect(() => guardUnsaved(() => (this.isDirty ? UNSAVED : "")));
   }
@@ -54,6 +61,7 @@ export class Draft<T extends object> {
   async renew(): Promise<void> {
     const loaded = await this.#source.load().catch(() => null);
     if (!loaded || !this.#base) return;
+    this.detail = loaded.detail ?? null;
     if (!this.isDirty) this.#accept(loaded);
     // Otherwise others changed the same fields, which the next attempt to save finds.
     else if (Object.keys(changedFields(this.#base, loaded.data)).length === 0) this.#etag = loaded.etag;
@@ -119,7 +127,8 @@ export class Draft<T extends object> {
     if (this.theirs) this.#accept(this.theirs);
   }
 
-  #accept(loaded: Loaded<T>): void {
+  #accept(loaded: Opened<T, D>): void {
+    this.detail = loaded.detail ?? null;
     this.#base = loaded.data;
     this.value = structuredClone(loaded.data);
     this.#etag = loaded.etag;

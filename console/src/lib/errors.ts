@@ -31,6 +31,11 @@ export function parseError(status: number, body: unknown, requestId = ""): ApiEr
   return new ApiError(status, message, envelope.data?.errors ?? [], requestId, String(code));
 }
 
+/** Returns the id of the log of a model request that failed; empty if it has none. */
+export function logIdOf(error: unknown): string {
+  return error instanceof ApiError && error.status !== 401 ? error.requestId : "";
+}
+
 /** Returns the message of any error. */
 export function messageOf(error: unknown): string {
   if (error instanceof TypeError) return "the gateway cannot be reached";

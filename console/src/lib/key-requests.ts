@@ -15,7 +15,7 @@ export async function sendWithKey(path: string, init: RequestInit = {}): Promise
     // Omits the cookie of the console, so that only the API key authenticates the request.
     const response = await activity.track(fetch(apiUrl(path), { ...init, credentials: "omit", headers: { ...(init.headers as Record<string, string>), "x-gateway-api-key": playgroundKey.text } }));
     if (response.ok) return response;
-    const error = parseError(response.status, await response.json().catch(() => null));
+    const error = parseError(response.status, await response.json().catch(() => null), response.headers.get("x-gateway-request-id") ?? "");
     const delay = NEW_KEY_DELAYS_MS[attempt];
     const isKeyUnknown = error.status === 401 && UNKNOWN_KEY_CODES.includes(error.code);
     if (!isKeyUnknown || !playgroundKey.workspace || delay === undefined) throw error;

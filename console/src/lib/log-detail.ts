@@ -113,10 +113,16 @@ export interface GuardrailVerdict {
   id: string;
   stage: "input" | "output";
   verdict: "passed" | "failed" | "denied" | "would deny" | "skipped";
-  /** Ids of the checks that failed, or why the guardrail was skipped. */
+  /** Checks that failed, with their explanations, or why the guardrail was skipped. */
   detail: string;
   isDryRun: boolean;
   milliseconds: number;
+}
+
+/** Returns the id of a check that failed, and why it failed. */
+function describeFailedCheck(check: Dictionary): string {
+  const { explanation } = (check.data ?? {}) as Dictionary;
+  return `${String(check.id)}${typeof explanation === "string" && explanation ? `: ${explanation}` : ""}`;
 }
 
 /** Returns the verdicts of the guardrails of a request. */
@@ -127,7 +133,7 @@ export function verdictsOf(log: Schema["Log"]): GuardrailVerdict[] {
     if (!Array.isArray(listed)) return [];
     return listed.map((one: Dictionary): GuardrailVerdict => {
       const checks = Array.isArray(one.checks) ? (one.checks as Dictionary[]) : [];
-      const failed = checks.filter((check) => check.verdict === false).map((check) => String(check.id));
+      const failed = checks.filter((check) => check.verdict === false).map(describeFailedCheck);
       const found = one.skipped ? "skipped" : one.verdict === false ? "failed" : "passed";
       const verdict = one.deny ? "denied" : one.would_deny ? "would deny" : found;
       const detail = one.skipped ? String(one.reason ?? "") : failed.join(", ");
@@ -136,9 +142,17 @@ export function verdictsOf(log: Schema["Log"]): GuardrailVerdict[] {
   });
 }
 
+/** Returns the metadata of a request as text: "team: search, user: ann". */
+export function metadataOf(metrics: Dictionary): string {
+  const [names, values] = [metrics["metadata.key"], metrics["metadata.value"]];
+  if (!Array.isArray(names) || !Array.isArray(values)) return "";
+  return names.map((name, at) => `${String(name)}: ${String(values[at] ?? "")}`).join(", ");
+}
+
 /** Returns a rating of the request as a line of text. */
 export function describeFeedback(one: Dictionary): string {
-  const metadata = one.metadata && Object.keys(one.metadata).length ? JSON.stringify(one.metadata) : "";
+  const pairs = Object.entries((one.metadata ?? {}) as Dictionary).filter(([, value]) => value !== "");
+  const metadata = pairs.map(([name, value]) => `${name}: ${typeof value === "string" ? value : JSON.stringify(value)}`).join(", ");
   const weight = Number(one.weight ?? 1) === 1 ? "" : `weight ${String(one.weight)}`;
   return [`Rated ${String(one.value ?? "–")}`, weight, metadata].filter(Boolean).join(" · ");
 }

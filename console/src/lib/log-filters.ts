@@ -11,7 +11,7 @@ export interface FilterField {
 
 export const FILTERS: FilterField[] = [
   { name: "ai_model", label: "Model", placeholder: "gpt-4o, …" },
-  { name: "status_code", label: "Status", placeholder: "429, 500" },
+  { name: "status_code", label: "Status", placeholder: "429, 5xx" },
   { name: "virtual_keys", label: "Provider", placeholder: "slug of a saved provider" },
   { name: "configs", label: "Config", placeholder: "slug" },
   { name: "prompt_slug", label: "Prompt", placeholder: "slug" },

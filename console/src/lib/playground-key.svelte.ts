@@ -15,6 +15,26 @@ class PlaygroundKey {
     this.workspace = "";
   }
 
+  /** Returns true if the user may make a key of the workspace. */
+  mayMake(workspace: string): boolean {
+    return session.canIn(workspace, "workspace_service_api_keys.create") || session.canIn(workspace, "workspace_user_api_keys.create");
+  }
+
+  /** Returns true if there is a key that is not known to belong to another workspace. */
+  isFor(workspace: string): boolean {
+    return this.text !== "" && (this.workspace === workspace || this.workspace === "");
+  }
+
+  /** Returns true if a request can be sent, with this key or with one that the user may make. */
+  canSend(workspace: string): boolean {
+    return this.isFor(workspace) || this.mayMake(workspace);
+  }
+
+  /** Makes a key of the workspace unless there is one. */
+  async ensure(workspace: string): Promise<void> {
+    if (!this.isFor(workspace)) await this.make(workspace);
+  }
+
   /** Makes a key of the workspace that ends after an hour. */
   async make(workspace: string): Promise<void> {
     const isForUser = !session.canIn(workspace, "workspace_service_api_keys.create");
@@ -25,7 +45,8 @@ class PlaygroundKey {
           name: "playground",
           description: "Made by the console; ends after an hour.",
           workspace_id: workspace,
-          scopes: ["completions.write", "prompts.render"],
+          // A key that rates requests, too, if the user may grant that.
+          scopes: ["completions.write", "prompts.render", ...(session.canGrant(workspace, "logs.write") ? ["logs.write"] : [])],
           expires_at: new Date(Date.now() + LIFETIME_MS).toISOString(),
           ...(isForUser && session.self?.user ? { user_id: session.self.user.id } : {}),
         },

@@ -33,6 +33,9 @@ class Route {
 
 export const route = new Route();
 
+/** The address that the page shows. It differs from the browser's while a dialog asks whether to leave. */
+let shownAt = location.href;
+
 /** Guards of the forms on the page. Each returns why the page must not be left, or an empty string. */
 const guards = new Set<() => string>();
 let confirmLeave: (reason: string) => Promise<boolean> = () => Promise.resolve(true);
@@ -81,6 +84,7 @@ export function link(page: string, query: Query = {}): string {
 function readLocation(): void {
   route.path = location.pathname.slice(consoleUrl.pathname.length);
   route.query = new URLSearchParams(location.search);
+  shownAt = location.href;
 }
 
 /** Opens an address of the console. */
@@ -108,7 +112,6 @@ export function setQuery(values: Query, options: { push?: boolean } = {}): void 
 /** Follows the browser's history and clicks on links of the console. */
 export function startRouter(): void {
   readLocation();
-  let shownAt = location.href;
   addEventListener("popstate", async () => {
     const wanted = location.href;
     if (new URL(shownAt).pathname !== location.pathname && unsavedReason()) {
@@ -117,13 +120,11 @@ export function startRouter(): void {
       history.replaceState(null, "", wanted);
     }
     readLocation();
-    shownAt = location.href;
   });
   addEventListener("beforeunload", (event) => {
     if (unsavedReason()) event.preventDefault();
   });
   document.addEventListener("click", (event) => {
-    shownAt = location.href;
     const anchor = event.target instanceof Element ? event.target.closest("a") : null;
     const isPlain = event.button === 0 && !event.metaKey && !event.ctrlKey && !event.shiftKey && !event.altKey;
     if (!anchor || !isPlain || event.defaultPrevented || anchor.target || anchor.hasAttribute("download")) return;

@@ -37,6 +37,12 @@ class Session {
     return found ? found.scopes.includes(scope) : this.can(scope);
   }
 
+  /** Returns true if the user may make API keys of a workspace with this scope. */
+  canGrant(workspace: string, scope: string): boolean {
+    // A key of the organisation may grant the scopes of requests, which only keys of workspaces can have.
+    return this.self?.user === null || this.canIn(workspace, scope);
+  }
+
   get isOrganisationAdmin(): boolean {
     return this.self !== null && (this.self.user === null || ["owner", "admin"].includes(this.self.user.role));
   }
@@ -66,9 +72,9 @@ async function readBody(response: Response): Promise<unknown> {
   return response.json().catch(() => null);
 }
 
-/** Returns true if both are the same user. Sessions of an API key do not name it, so its scopes are compared. */
+/** Returns true if both are the same user, or sessions of the same API key. */
 function isSameCaller(one: Self, other: Self): boolean {
-  const identify = ({ organisation_id, user, scopes }: Self): string => JSON.stringify([organisation_id, user?.id ?? scopes]);
+  const identify = ({ organisation_id, user, api_key_id }: Self): string => JSON.stringify([organisation_id, user?.id, api_key_id]);
   return identify(one) === identify(other);
 }
 

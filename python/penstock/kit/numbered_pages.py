@@ -6,7 +6,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
-from sqlalchemy import and_, bindparam, select
+from sqlalchemy import and_, bindparam, or_, select
 
 from penstock.schemas import field_error
 
@@ -49,6 +49,11 @@ class PageRequest(msgspec.Struct, frozen=True):
 def equality_conditions(table: Table, **requested: object) -> list[ColumnElement[bool]]:
     """Returns SQL conditions for columns that must equal the given values. Columns without a value are skipped."""
     return [table.c[name] == value for name, value in requested.items() if value is not None]
+
+
+def search_conditions(search: str | None, *columns: Column[Any]) -> list[ColumnElement[bool]]:
+    """Returns the SQL condition that one of the columns contains the text, ignoring case; nothing without a text."""
+    return [or_(*(column.icontains(search, autoescape=True) for column in columns))] if search else []
 
 
 async def fetch_page(

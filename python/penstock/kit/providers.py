@@ -14,7 +14,8 @@ from penstock.kit import integrations, limits, shared_fields
 from penstock.kit.crud_routes import CrudRoutes, ListQuery
 from penstock.kit.limit_status import read_current_usage
 from penstock.kit.limits import LimitFields, LimitFieldsUpdate
-from penstock.kit.route_parameters import TagsFilter, WorkspaceFilter
+from penstock.kit.numbered_pages import search_conditions
+from penstock.kit.route_parameters import SearchFilter, TagsFilter, WorkspaceFilter
 from penstock.kit.shared_fields import UNSET, tag_conditions
 from penstock.schemas import Created, effective_status, row_to_struct, sent_fields
 from penstock.store.tables import integrations as integration_rows
@@ -66,9 +67,10 @@ class ResponseFields(msgspec.Struct, frozen=True, kw_only=True):
     created_at: shared_fields.CreatedAt
 
 
-def list_query(workspace_id: WorkspaceFilter = None, tags: TagsFilter = None) -> ListQuery:
-    """Lists the rows of one workspace, or of all workspaces. The `tags` parameter filters them."""
-    return ListQuery(workspace_id, tag_conditions(providers, tags))
+def list_query(workspace_id: WorkspaceFilter = None, tags: TagsFilter = None, search: SearchFilter = None) -> ListQuery:
+    """Lists the rows of one workspace, or of all workspaces. The parameters `tags` and `search` filter them."""
+    conditions = [*tag_conditions(providers, tags), *search_conditions(search, providers.c.name, providers.c.slug)]
+    return ListQuery(workspace_id, conditions)
 
 
 class ProviderRoutes(CrudRoutes):

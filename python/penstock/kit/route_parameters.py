@@ -16,6 +16,9 @@ from penstock.kit.tenant_session import RequestContext  # noqa: TC001 - as above
 EmailFilter = Annotated[str | None, QueryParameter(description="only the one with this e-mail address")]
 IdOrSlug = Annotated[str, PathParameter(description="id or slug")]
 WorkspaceFilter = Annotated[str | None, QueryParameter(description="id or slug of the workspace")]
+SearchFilter = Annotated[
+    str | None, QueryParameter(max_length=255, description="part of the name or slug, ignoring case")
+]
 TagsFilter = Annotated[
     str | None, QueryParameter(description="only rows with these tags: `key:value`, separated by commas")
 ]

@@ -20,7 +20,7 @@ from penstock.kit.initial_usage import InitialUsageField, check_initial_usage, s
 from penstock.kit.keys import KEY_RESOURCES
 from penstock.kit.limit_status import read_current_usage
 from penstock.kit.limits import LimitFields, LimitFieldsUpdate
-from penstock.kit.numbered_pages import DEFAULT_SIZE, PageRequest, PageSizes
+from penstock.kit.numbered_pages import DEFAULT_SIZE, PageRequest, PageSizes, search_conditions
 from penstock.kit.rotation import RotationPolicy, TransitionMs, build_policy
 from penstock.kit.route_parameters import WorkspaceFilter
 from penstock.kit.session_revocation import end_sessions
@@ -183,6 +183,10 @@ SubKindParam = Annotated[
     Literal["service", "user"], PathParameter(description="whether a service or a user holds the key")
 ]
 KeyIdParam = Annotated[str, PathParameter(description="id of the key")]
+SearchParam = Annotated[
+    str | None,
+    QueryParameter(max_length=255, description="part of the name, of the masked key or of the id, ignoring case"),
+]
 IdsParam = Annotated[str | None, QueryParameter(description="only keys with these ids, separated by commas")]
 
 
@@ -257,6 +261,7 @@ async def list_keys(
     page: NamedDependency[PageRequest],
     workspace_id: WorkspaceFilter = None,
     ids: IdsParam = None,
+    search: SearchParam = None,
 ) -> ListResponse[ApiKeyDetail]:
     """Lists the keys that the caller may see. If `ids` is given without a page size, one page holds all of them."""
     async with context.read_session(workspace_id) as session:
@@ -264,7 +269,8 @@ async def list_keys(
         conditions = [
             api_keys.c.type.in_(
                 [kind for kind, resource in KEY_RESOURCES.items() if f"{resource.name}.list" in granted]
-            )
+            ),
+            *search_conditions(search, api_keys.c.name, api_keys.c.masked, api_keys.c.id),
         ]
         if ids is not None:
             requested = [part.strip() for part in ids.split(",") if part.strip()]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
-from litestar.params import QueryParameter
 from msgspec import Meta
 from sqlalchemy import or_, select
 
@@ -13,7 +12,7 @@ from penstock.kit import prompt_collections as kit
 from penstock.kit.collected_problems import CollectedProblems
 from penstock.kit.crud_routes import CrudRoutes, ListQuery
 from penstock.kit.prompt_collections import COLLECTIONS, CollectionContents
-from penstock.kit.route_parameters import WorkspaceFilter
+from penstock.kit.route_parameters import SearchFilter, WorkspaceFilter
 from penstock.kit.shared_fields import (
     ArchiveStatus,
     CreatedAt,
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 
 KIND, TAGS = "collection", ["Collections"]
 
-SearchFilter = Annotated[str | None, QueryParameter(description="part of the name or slug, ignoring case")]
 ParentId = Annotated[str | None, Meta(description="id of the collection that it is in; null on the first level")]
 
 

@@ -15,11 +15,11 @@ from penstock.authorization import require_scopes
 from penstock.ids import new_id
 from penstock.kit import references, shared_fields, versions
 from penstock.kit.compat import SHOWN_OPTION
-from penstock.kit.crud_routes import CrudRoutes
+from penstock.kit.crud_routes import CrudRoutes, ListQuery
 from penstock.kit.engine_validation import validate_document
-from penstock.kit.numbered_pages import PageRequest
+from penstock.kit.numbered_pages import PageRequest, search_conditions
 from penstock.kit.resource import Resource
-from penstock.kit.route_parameters import IdOrSlug, WorkspaceFilter
+from penstock.kit.route_parameters import IdOrSlug, SearchFilter, WorkspaceFilter
 from penstock.kit.saved_providers import WarningsField, find_missing_providers
 from penstock.kit.shared_fields import UNSET, UnsetType
 from penstock.kit.tenant_session import RequestContext, TenantSession
@@ -133,6 +133,11 @@ class ConfigDetail(ConfigSummary, frozen=True, kw_only=True):
 
 
 Summary = TypeVar("Summary", bound=ConfigSummary)
+
+
+def build_list_query(workspace_id: WorkspaceFilter = None, search: SearchFilter = None) -> ListQuery:
+    """Lists the configs of a workspace, newest first."""
+    return ListQuery(workspace_id, search_conditions(search, configs.c.name, configs.c.slug))
 
 
 @post("/", status_code=200, guards=[require_scopes("configs.create")], summary="Create config", tags=TAGS)
@@ -372,7 +377,7 @@ def _make_serializer(response_type: type[ConfigSummary]) -> RowRenderer:
 CRUD_ROUTES = CrudRoutes(CONFIGS, "config", TAGS)
 routes = [
     create_config,
-    CRUD_ROUTES.list_route(ConfigSummary, _make_serializer(ConfigSummary)),
+    CRUD_ROUTES.list_route(ConfigSummary, _make_serializer(ConfigSummary), build_list_query),
     CRUD_ROUTES.get_route(ConfigDetail, _make_serializer(ConfigDetail)),
     list_versions,
     list_references,

@@ -30,8 +30,8 @@ from penstock.kit.guardrail_trial import (
 )
 from penstock.kit.guardrail_warnings import find_warnings
 from penstock.kit.guardrails import GUARDRAILS, Actions, Check
-from penstock.kit.numbered_pages import PageRequest
-from penstock.kit.route_parameters import IdOrSlug, WorkspaceFilter
+from penstock.kit.numbered_pages import PageRequest, search_conditions
+from penstock.kit.route_parameters import IdOrSlug, SearchFilter, WorkspaceFilter
 from penstock.kit.saved_providers import WarningsField
 from penstock.kit.tenant_session import RequestContext, TenantSession
 from penstock.kit.trial_plans import plan_trials
@@ -187,11 +187,12 @@ async def list_guardrails(
     workspace_id: WorkspaceFilter = None,
     organisation_id: OrganisationFilter = None,
     ids: IdsFilter = None,
+    search: SearchFilter = None,
 ) -> ListResponse[GuardrailSummary]:
     """Lists guardrails, newest first: those of a workspace or of the organisation, or all that the key may see."""
     if workspace_id is not None and organisation_id is not None:
         raise field_error("organisation_id", "is not allowed together with workspace_id; send one of them")
-    conditions: list[ColumnElement[bool]] = []
+    conditions = search_conditions(search, guardrails.c.name, guardrails.c.slug)
     if ids is not None:
         guardrail_ids = [part for text in ids.split(",") if (part := text.strip())]
         if len(guardrail_ids) > MAX_IDS:

@@ -20,8 +20,8 @@ from penstock.kit.compat import SHOWN_OPTION
 from penstock.kit.integration_access import GlobalAccessResponse
 from penstock.kit.integration_access import to_access_response as access_shown
 from penstock.kit.integrations import ProviderSlug
-from penstock.kit.numbered_pages import PageRequest
-from penstock.kit.route_parameters import IdOrSlug, TagsFilter, WorkspaceFilter
+from penstock.kit.numbered_pages import PageRequest, search_conditions
+from penstock.kit.route_parameters import IdOrSlug, SearchFilter, TagsFilter, WorkspaceFilter
 from penstock.kit.shared_fields import UNSET, UnsetType, tag_conditions
 from penstock.kit.tenant_session import RequestContext, TenantSession
 from penstock.pricing.wire_format import PriceAdjustments
@@ -195,6 +195,7 @@ async def list_integrations(
     workspace_id: WorkspaceFilter = None,
     kind: KindParam = "all",
     tags: TagsFilter = None,
+    search: SearchFilter = None,
 ) -> ListResponse[IntegrationSummary]:
     """Lists the workspace's own integrations, and those of the organisation that it may use."""
     async with context.read_session(workspace_id) as session:
@@ -202,6 +203,7 @@ async def list_integrations(
             *kit.visible_conditions(session.workspace_ids),
             ~integrations.c.brought_along,
             *tag_conditions(integrations, tags),
+            *search_conditions(search, integrations.c.name, integrations.c.slug),
         ]
         if kind != "all":
             is_own = integrations.c.workspace_id.is_not(None)

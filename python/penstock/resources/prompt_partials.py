@@ -22,7 +22,7 @@ from penstock.kit.numbered_pages import PageRequest
 from penstock.kit.partials import PARTIALS
 from penstock.kit.prompt_collections import find_parent_collection, resolve_collection
 from penstock.kit.prompt_templates import check_template
-from penstock.kit.route_parameters import IdOrSlug, WorkspaceFilter
+from penstock.kit.route_parameters import IdOrSlug, SearchFilter, WorkspaceFilter
 from penstock.kit.tenant_session import RequestContext
 from penstock.resources._prompt_versions import IN_WORKSPACE, DefaultVersion, VersionStatus
 from penstock.schemas import (
@@ -51,7 +51,6 @@ VersionIdField = Annotated[str, Meta(description="id of the version")]
 NumberField = Annotated[int, Meta(description="number of the version")]
 DescriptionField = Annotated[str | None, Meta(description="what is new in the version")]
 CollectionFilter = Annotated[str | None, QueryParameter(description="id or slug of a collection")]
-SearchFilter = Annotated[str | None, QueryParameter(description="part of the name or slug, ignoring case")]
 
 
 class CreatePartial(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -25,7 +25,7 @@ from penstock.kit.prompt_templates import check_template
 from penstock.kit.prompts import PROMPTS, PromptContent, PromptSummary, VersionFields
 from penstock.kit.provider_references import find_prompt_users
 from penstock.kit.references import ReferenceList, list_visible
-from penstock.kit.route_parameters import IdOrSlug
+from penstock.kit.route_parameters import IdOrSlug, SearchFilter
 from penstock.kit.saved_providers import WarningsField
 from penstock.kit.tenant_session import RequestContext, TenantSession
 from penstock.resources import _prompt_sharing, _prompt_versions
@@ -44,7 +44,6 @@ CollectionField = Annotated[
     str | None, Meta(description="id or slug of the collection; default: the default one of the workspace")
 ]
 CollectionFilter = Annotated[str | None, QueryParameter(description="id or slug of a collection")]
-SearchFilter = Annotated[str | None, QueryParameter(description="part of the name or slug, ignoring case")]
 SharedFilter = Annotated[
     Literal["shared"] | None, QueryParameter(description="`shared`: prompts that other workspaces share with this one")
 ]

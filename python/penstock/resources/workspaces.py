@@ -135,6 +135,7 @@ class WorkspaceUpdate(WorkspaceLimitFields, frozen=True, forbid_unknown_fields=T
     defaults: DefaultsField = UNSET
     settings: RulesField = UNSET
     security_settings: SecuritySettingsField = UNSET
+    reset_usage: shared_fields.ResetUsage = False
 
 
 class ArchiveWorkspace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -302,7 +303,7 @@ async def update_workspace(
     workspace: IdOrSlug, data: JSONBody[WorkspaceUpdate], context: NamedDependency[RequestContext]
 ) -> WorkspaceDetails:
     """Changes a workspace. Omitted fields and omitted rules stay as they are; defaults are replaced. Only keys and
-    admins of the organisation can loosen limits and rules.
+    admins of the organisation can loosen limits and rules, or reset the usage.
 
     Only admins of the workspace or the organisation can change what members and managers may do.
     """
@@ -318,7 +319,10 @@ async def update_workspace(
             values["slug"] = data.slug
         values |= await _column_values(session, data, row)
         if session.caller.rank(row["id"]) < ORGANISATION_ADMIN_RANK:
+            _reject_reset(row, data)
             await _reject_loosened_rules(session, row, values)
+        if data.reset_usage:
+            values["last_reset_at"] = now()
         row = await WORKSPACES.update(session, row, values)
         return await _to_workspace_details(session, row, "display", await organisation_rules(session))
 
@@ -394,6 +398,13 @@ async def _delete_contents(session: TenantSession) -> None:
     await session.record_deletions("files.delete", file_rows)
     # The files expire now. The batch runner deletes expired files and their contents.
     await session.update_all(files, {"expires_at": now()})
+
+
+def _reject_reset(row: Row, data: WorkspaceUpdate) -> None:
+    """Rejects a reset of the usage by members of a workspace. It lets them spend more than the organisation allows."""
+    if data.reset_usage and row["usage_limits"]:
+        reason = "can be set only by keys and admins of the organisation"
+        raise ForbiddenError(f"reset_usage {reason}", [Problem("reset_usage", reason)])
 
 
 async def _reject_loosened_rules(session: TenantSession, row: Row, values: Mapping[str, Any]) -> None:

@@ -27,7 +27,7 @@ test("guides a new workspace to its first request in three steps", async () => {
   await page.getByRole("link", { name: "Create a key" }).click();
   await dialog.getByLabel("Name", { exact: true }).fill("first key");
   await dialog.getByRole("button", { name: "Create" }).click();
-  const key = await dialog.locator("pre").textContent();
+  const key = await dialog.locator("pre").first().textContent();
   await page.goto(`${GATEWAY}/console/overview?ws=${slug}`);
   await expectCount(page.locator("main .badge.good"), 2);
 

@@ -6,7 +6,7 @@ import { describe, test } from "node:test";
 
 import { callApi, openPage, openSignedIn, until } from "./console-kit.mjs";
 
-const { CONFIG, FAILED_LOG, GUARDRAIL, INTEGRATION, LOG, PARTIAL, PICTURES, PROMPT, SECRET, WORKSPACE } = process.env;
+const { CONFIG, FAILED_LOG, GUARDRAIL, INTEGRATION, KEY_ID, LOG, PARTIAL, PICTURES, POLICY, PROMPT, PROVIDER, SECRET, WORKSPACE } = process.env;
 const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 const WIDE = { width: 1280, height: 860 };
 const NARROW = { width: 390, height: 844 };
@@ -18,7 +18,7 @@ const PAGES = [
   "secrets", `secrets/${SECRET}`, "secrets?new=1", "organisation", `providers/integrations/${INTEGRATION}`, `providers/integrations/${INTEGRATION}?tab=models&model=mock`, `providers/integrations/${INTEGRATION}?tab=workspaces`,
   "configs", `configs/${CONFIG}`, "configs?new=1", "guardrails", "guardrails/new", "guardrails/new?add=1", "guardrails/partners?new=1", `guardrails/${GUARDRAIL}`,
   `guardrails/${GUARDRAIL}?tab=versions`, "providers", "providers?new=1", "providers/integrations", "models", "keys", "keys?new=1",
-  "limits", "limits?tab=usage", "limits?tab=refusals", "limits?new=1", "users", "users/invites", "users?new=1", "workspaces", `workspaces/${WORKSPACE}`, "batches", "logs?exports=1", "audit", "system",
+  "limits", "limits?tab=usage", "limits?tab=refusals", "limits?new=1", `limits/${POLICY}`, `keys/${KEY_ID}`, `providers/${PROVIDER}`, `configs/${CONFIG}?tab=versions`, `configs/${CONFIG}?tab=explain`, "traces/order-17", "users", "users/invites", "users?new=1", "workspaces", `workspaces/${WORKSPACE}`, `workspaces/${WORKSPACE}?tab=defaults`, "batches", "logs?exports=1", "audit", "system",
 ];
 const PARTS = 2;
 /** Rules whose findings depend on the theme. */
@@ -57,12 +57,12 @@ async function checkPage(page, path) {
   problems.push(...(await findBarriers(page, { runOnly: COLOUR_RULES })).map((problem) => `dark: ${problem}`));
   await takePicture("dark");
   await page.emulateMedia({ colorScheme: "light" });
-  for (const size of [ZOOMED, NARROW]) {
+  for (const [name, size] of Object.entries({ zoomed: ZOOMED, narrow: NARROW })) {
     await page.setViewportSize(size);
     // Charts and editors follow the width of the window a moment later.
     await until("the page fits", async () => (await excessWidth(page)) <= 0, 5000).catch(async () => problems.push(`${await excessWidth(page)} pixels too wide for ${size.width}`));
+    await takePicture(name);
   }
-  await takePicture("narrow");
   if (PICTURES) {
     await page.emulateMedia({ colorScheme: "dark" });
     await takePicture("narrow-dark");

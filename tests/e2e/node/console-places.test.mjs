@@ -80,7 +80,7 @@ test("shows the ratings of a request, and its trace with any characters", async 
   await callApi("POST", "/v1/feedback", { trace_id: trace, value: -4, weight: 0.5, metadata: { reason: "too long" } }, { "x-gateway-api-key": writer.key });
   await until("the rating", async () => (await callApi("GET", `/v1/logs/${id}?workspace_slug=*`)).feedback.length === 1);
   const { page, context, faults } = await openSignedIn(`logs/${id}`);
-  await page.getByText('Rated -4 · weight 0.5 · {"reason":"too long"}').waitFor();
+  await page.getByText('Rated -4 · weight 0.5 · reason: too long').waitFor();
   await page.getByRole("link", { name: trace }).click();
   await page.getByRole("heading", { name: `Trace ${trace}` }).waitFor();
   await page.getByText("1 request", { exact: false }).first().waitFor();
@@ -140,7 +140,8 @@ test("lists objects that have the same name", async () => {
   await expectCount(page.getByRole("row", { name: /Twin/ }), 2);
   await page.keyboard.press("Control+k");
   await page.keyboard.type("twin");
-  await expectCount(page.getByRole("option", { name: /Twin/ }), 2);
+  // Two configs, and two keys.
+  await expectCount(page.getByRole("option", { name: /Twin/ }), 4);
   assert.deepEqual(faults, []);
   await context.close();
 });

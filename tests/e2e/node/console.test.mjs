@@ -35,7 +35,7 @@ test("shows a new key once; its requests appear in the logs", async () => {
   const { page, context, faults } = await openSignedIn("keys?new=1");
   await page.getByLabel("Name", { exact: true }).fill("key of the browser");
   await page.click("dialog button.primary");
-  const shown = page.locator("dialog pre");
+  const shown = page.locator("dialog pre").first();
   await shown.waitFor();
   const key = await shown.textContent();
   await page.click("dialog button.primary");

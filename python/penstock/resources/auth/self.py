@@ -46,6 +46,9 @@ class SelfDetail(msgspec.Struct, frozen=True, kw_only=True):
     organisation_id: OrganisationId
     organisation_name: Annotated[str, Meta(description="name of the organisation")]
     user: Annotated[SelfUser | None, Meta(description="the user; null for a session of an organisation's key")]
+    api_key_id: Annotated[
+        str | None, Meta(description="id of the organisation's key that signed in; null for a session of a user")
+    ]
     scopes: Annotated[list[str], Meta(description="scopes of the caller in the organisation")]
     workspaces: Annotated[list[SelfWorkspace], Meta(description="workspaces that the caller can access")]
     csrf_token: Annotated[
@@ -71,6 +74,7 @@ async def get_self(context: NamedDependency[RequestContext], request: Request[An
         organisation_id=caller.organisation_id,
         organisation_name=organisation.get("name", ""),
         user=SelfUser(**{name: user[name] for name in SelfUser.__struct_fields__}) if user else None,
+        api_key_id=caller.key_id,
         scopes=sorted(caller.granted_scopes(None)),
         workspaces=[
             SelfWorkspace(
