@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::{
     harness::{
         CHAT_PATH, TestGateway, TestRequest, TestResponse, into_stream, read_stream,
-        talk::{REALTIME_PATH, close_code_and_reason, expect_rejection, open_realtime},
+        realtime_client::{REALTIME_PATH, close_code_and_reason, expect_rejection, open_realtime},
     },
     limit_admission::{limit, start_gateway},
 };
