@@ -489,7 +489,7 @@ async fn sends_the_prefill_in_the_form_each_provider_expects() {
         last[field] = true.into();
         last
     };
-    for (slug, model, path, last_message, prefix_field) in [
+    for (slug, model, path, expected, prefill) in [
         ("mistral-ai", "mistral-small-latest", "/v1/chat/completions", with("prefix"), None),
         ("deepseek", "deepseek-chat", "/beta/chat/completions", with("prefix"), None),
         ("moonshot", "kimi-k2.5", "/v1/chat/completions", with("partial"), None),
@@ -534,11 +534,7 @@ async fn sends_the_prefill_in_the_form_each_provider_expects() {
             let messages = body["messages"].as_array().unwrap();
             let assistant_message =
                 messages.iter().find(|message| message["role"] == "assistant").cloned().unwrap_or_default();
-            assert_eq!(
-                (assistant_message, body["prefix"].as_str()),
-                (last_message.clone(), prefix_field),
-                "{slug} {caller}"
-            );
+            assert_eq!((assistant_message, body["prefix"].as_str()), (expected.clone(), prefill), "{slug} {caller}");
             assert_eq!(messages[0]["role"], "user", "{slug} {caller}");
             assert_eq!(pick_fields(&gateway.single_record(), ["outcome", "ai_org"]), json!(["complete", slug]));
         }
