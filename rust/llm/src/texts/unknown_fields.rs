@@ -129,7 +129,8 @@ impl TextCollector {
         value: &Value,
         kind: TextKind,
     ) {
-        if self.has_read(value) || is_no_text(name, value) || is_explained(object, name, value) {
+        let is_shown = is_citation(object, name);
+        if self.has_read(value) || !is_shown && is_no_text(name, value) || is_explained(object, name, value) {
             return;
         }
         self.path.push(BodyStep::Key(name.to_owned().into()));
@@ -160,6 +161,11 @@ fn is_no_text(name: &str, value: &Value) -> bool {
         return is_address(text) || text.len() >= MIN_BASE64_BYTES && is_base64(text);
     }
     OPAQUE_FIELDS.contains(&name) && is_base64(text)
+}
+
+/// Returns true if a field is the address of a source, which clients show beside its title.
+fn is_citation(object: &Map<String, Value>, name: &str) -> bool {
+    matches!(name, "url" | "uri") && object.contains_key("title")
 }
 
 /// Returns true if another field of the same object shows that this one has no text. That field is the media type of
@@ -221,6 +227,7 @@ mod tests {
         for text in [
             json!({"id": "two words"}),
             json!({"url": "two words"}),
+            json!({"url": "https://x.example/a", "title": ""}),
             json!({"data": "short"}),
             json!({"headers": {"x-key": "a"}}),
             json!({"image_url": "data:text/plain;base64,c2VjcmV0"}),

@@ -20,6 +20,7 @@ mod param_map;
 mod peek;
 mod searches;
 mod sse;
+mod text_coverage;
 mod thinking_budgets;
 mod tokens;
 mod usage;
