@@ -99,7 +99,9 @@ impl RequestCounts {
     fn add_records(&self, py: Python<'_>, lines: Vec<PyBackedBytes>, is_refused: bool) {
         py.detach(|| {
             let mut counts = lock(&self.0);
-            lines.iter().for_each(|line| counts.add(line, None, is_refused));
+            for line in &lines {
+                counts.add(line, None, is_refused);
+            }
         });
     }
 
@@ -108,7 +110,9 @@ impl RequestCounts {
     fn add_amendments(&self, py: Python<'_>, lines: Vec<(PyBackedBytes, PyBackedBytes)>) {
         py.detach(|| {
             let mut counts = lock(&self.0);
-            lines.iter().for_each(|(line, original)| counts.add(line, Some(original), false));
+            for (line, original) in &lines {
+                counts.add(line, Some(original), false);
+            }
         });
     }
 

@@ -1,7 +1,10 @@
 //! Coverage of the texts that guardrails read: a text in any string of any golden request, response or event is read,
 //! whatever its field is called. The exceptions are listed.
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use penstock_llm::texts::{TextPart, event::EventTexts, request_texts, response_texts};
 use serde_json::Value;
@@ -60,8 +63,12 @@ fn unread_positions(body: &Value, read: impl Fn(&Value) -> Vec<TextPart>) -> Vec
     positions
 }
 
+fn has_extension(path: &Path, extension: &str) -> bool {
+    path.extension().is_some_and(|found| found == extension)
+}
+
 /// Returns the golden inputs below a folder, except those of operations without a conversation.
-fn inputs(folder: &str) -> Vec<(String, String)> {
+fn inputs(folder: &str) -> Vec<(PathBuf, String)> {
     let mut found = Vec::new();
     let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/inputs").join(folder)];
     while let Some(folder) = folders.pop() {
@@ -69,8 +76,9 @@ fn inputs(folder: &str) -> Vec<(String, String)> {
             let name = entry.file_name().unwrap().to_str().unwrap().to_owned();
             if entry.is_dir() && !OTHER_OPERATIONS.contains(&name.as_str()) {
                 folders.push(entry);
-            } else if name.ends_with(".json") && !name.contains("error") || name.ends_with(".sse") {
-                found.push((entry.display().to_string(), fs::read_to_string(&entry).unwrap()));
+            } else if has_extension(&entry, "json") && !name.contains("error") || has_extension(&entry, "sse") {
+                let text = fs::read_to_string(&entry).unwrap();
+                found.push((entry, text));
             }
         }
     }
@@ -81,9 +89,9 @@ fn inputs(folder: &str) -> Vec<(String, String)> {
 #[test]
 fn every_string_of_a_request_is_read() {
     let mut unread = Vec::new();
-    for (name, text) in inputs("requests") {
+    for (path, text) in inputs("requests") {
         let Ok(body @ Value::Object(_)) = serde_json::from_str(&text) else { continue };
-        unread.extend(unread_positions(&body, request_texts).into_iter().map(|at| format!("{name} {at}")));
+        unread.extend(unread_positions(&body, request_texts).into_iter().map(|at| format!("{} {at}", path.display())));
     }
     assert!(unread.is_empty(), "{unread:#?}");
 }
@@ -91,7 +99,7 @@ fn every_string_of_a_request_is_read() {
 #[test]
 fn every_string_of_a_response_is_read() {
     let mut unread = Vec::new();
-    for (name, text) in inputs("responses").into_iter().filter(|(name, _)| name.ends_with(".json")) {
+    for (path, text) in inputs("responses").into_iter().filter(|(path, _)| has_extension(path, "json")) {
         let Ok(body @ Value::Object(_)) = serde_json::from_str(&text) else { continue };
         let is_response = body["object"] == "response";
         let found = unread_positions(&body, response_texts);
@@ -99,7 +107,7 @@ fn every_string_of_a_response_is_read() {
             let first = at.split('/').nth(1).unwrap_or_default();
             !(is_response && REPEATED_FIELDS.contains(&first))
         });
-        unread.extend(found.map(|at| format!("{name} {at}")));
+        unread.extend(found.map(|at| format!("{} {at}", path.display())));
     }
     assert!(unread.is_empty(), "{unread:#?}");
 }
@@ -111,7 +119,7 @@ fn every_string_of_an_event_is_read() {
         texts.deltas.into_iter().map(|(_, part)| part).chain(texts.copies).collect()
     };
     let mut unread = Vec::new();
-    for (name, text) in inputs("responses").into_iter().filter(|(name, _)| name.ends_with(".sse")) {
+    for (path, text) in inputs("responses").into_iter().filter(|(path, _)| has_extension(path, "sse")) {
         for line in text.lines().filter_map(|line| line.strip_prefix("data:")) {
             let Ok(event @ Value::Object(_)) = serde_json::from_str(line) else { continue };
             if event.get("error").is_some() {
@@ -122,7 +130,9 @@ fn every_string_of_an_event_is_read() {
                 let inner = at.strip_prefix("/response/").unwrap_or_default();
                 !REPEATED_FIELDS.contains(&inner.split('/').next().unwrap_or_default())
             });
-            unread.extend(found.map(|at| format!("{name} {at} of {}", line.chars().take(90).collect::<String>())));
+            unread.extend(
+                found.map(|at| format!("{} {at} of {}", path.display(), line.chars().take(90).collect::<String>())),
+            );
         }
     }
     unread.dedup();

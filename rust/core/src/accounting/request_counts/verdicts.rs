@@ -139,7 +139,7 @@ impl VerdictCounts {
                 let (id, verdict) = key;
                 let mut key = (id.chars().take(MAX_LABEL_CHARS).collect(), *verdict);
                 if counts.len() >= self.max_values && !counts.contains_key(&key) {
-                    key.0 = OTHER.to_owned();
+                    OTHER.clone_into(&mut key.0);
                     self.overflow_count += 1;
                 }
                 *counts.entry(key).or_default() += new;

@@ -169,20 +169,7 @@ impl TargetHooks {
             texts,
             body_bytes: length,
         };
-        let state = executor.state;
-        let runner = HookRunner {
-            upstream: Arc::clone(&state.upstream),
-            hosts: Arc::clone(&state.shared.check_hosts),
-            workspace: executor.resolver.caller.workspace().map(Arc::from),
-            models: state.own_reference().map(|state| {
-                let requested = executor.client_request.control.trace_id.map(ToOwned::to_owned);
-                let trace_id = requested.or_else(|| executor.log.trace_id.clone());
-                let question_count = executor.log.details.guardrail_questions();
-                let hides_texts = before.iter().chain(&after).any(|hook| !hook.is_async && hook.may_redact());
-                ModelAccess::new(state, resolver.caller, trace_id, question_count, hides_texts, route_question)
-            }),
-        };
-        let is_strict = target.is_strict;
+        let runner = create_runner(executor, before.iter().chain(&after));
         let (restorations, subject) = (Restorations::default(), Arc::new(subject));
         let sharing_prompt = sharing_prompt.map(|prompt| prompt.slug.clone());
         Ok(Some(Box::new(Self {
@@ -193,7 +180,7 @@ impl TargetHooks {
             runner,
             restorations,
             subject,
-            is_strict,
+            is_strict: target.is_strict,
             sharing_prompt,
         })))
     }
@@ -559,6 +546,23 @@ impl TargetHooks {
         head.headers = with_content_type(std::mem::take(&mut head.headers), kind.as_bytes());
         response.incoming.body = ResponseBody::from_bytes(body);
         Ok(())
+    }
+}
+
+/// Returns the runner of the hooks of a request.
+fn create_runner<'h>(executor: &RouteExecutor<'_>, mut hooks: impl Iterator<Item = &'h Arc<Hook>>) -> HookRunner {
+    let (state, resolver) = (executor.state, executor.resolver);
+    HookRunner {
+        upstream: Arc::clone(&state.upstream),
+        hosts: Arc::clone(&state.shared.check_hosts),
+        workspace: resolver.caller.workspace().map(Arc::from),
+        models: state.own_reference().map(|state| {
+            let requested = executor.client_request.control.trace_id.map(ToOwned::to_owned);
+            let trace_id = requested.or_else(|| executor.log.trace_id.clone());
+            let question_count = executor.log.details.guardrail_questions();
+            let hides_texts = hooks.any(|hook| !hook.is_async && hook.may_redact());
+            ModelAccess::new(state, resolver.caller, trace_id, question_count, hides_texts, route_question)
+        }),
     }
 }
 
