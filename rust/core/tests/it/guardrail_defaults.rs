@@ -161,8 +161,11 @@ fn gzip(text: &str) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// Bodies that a lenient provider may read although they are no usual JSON, each with header fields.
-fn unusual_bodies() -> Vec<(&'static str, Vec<(&'static str, &'static str)>, Vec<u8>)> {
+/// Name of a case, its header fields and its body.
+type UnusualBody = (&'static str, Vec<(&'static str, &'static str)>, Vec<u8>);
+
+/// Bodies that a lenient provider may read although they are no usual JSON.
+fn unusual_bodies() -> Vec<UnusualBody> {
     let plain = chat(WORD).to_string();
     let nested = |depth: usize| format!("{}\"CANARY\"{}", "[".repeat(depth), "]".repeat(depth));
     let with_content =

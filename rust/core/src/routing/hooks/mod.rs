@@ -108,6 +108,23 @@ pub(crate) fn route_question<'r>(
     Box::pin(route_request(state, resolver, plan, body, log))
 }
 
+/// Returns what the checks of these hooks need to call other hosts.
+fn build_runner(executor: &RouteExecutor<'_>, before: &[Arc<Hook>], after: &[Arc<Hook>]) -> HookRunner {
+    let (state, caller) = (executor.state, executor.resolver.caller);
+    HookRunner {
+        upstream: Arc::clone(&state.upstream),
+        hosts: Arc::clone(&state.shared.check_hosts),
+        workspace: caller.workspace().map(Arc::from),
+        models: state.own_reference().map(|state| {
+            let requested = executor.client_request.control.trace_id.map(ToOwned::to_owned);
+            let trace_id = requested.or_else(|| executor.log.trace_id.clone());
+            let asked = executor.log.details.guardrail_questions();
+            let hides_texts = before.iter().chain(after).any(|hook| !hook.is_async && hook.may_redact());
+            ModelAccess::new(state, caller, trace_id, asked, hides_texts, route_question)
+        }),
+    }
+}
+
 impl TargetHooks {
     /// Hides the text of a response in an error, if hooks that deny or change something should have read that text.
     pub fn hide_unread_text(&self, error: &mut Error) {
@@ -169,20 +186,7 @@ impl TargetHooks {
             texts,
             body_bytes: length,
         };
-        let state = executor.state;
-        let runner = HookRunner {
-            upstream: Arc::clone(&state.upstream),
-            hosts: Arc::clone(&state.shared.check_hosts),
-            workspace: executor.resolver.caller.workspace().map(Arc::from),
-            models: state.own_reference().map(|state| {
-                let requested = executor.client_request.control.trace_id.map(ToOwned::to_owned);
-                let trace_id = requested.or_else(|| executor.log.trace_id.clone());
-                let asked = executor.log.details.guardrail_questions();
-                let hides_texts = before.iter().chain(&after).any(|hook| !hook.is_async && hook.may_redact());
-                ModelAccess::new(state, resolver.caller, trace_id, asked, hides_texts, route_question)
-            }),
-        };
-        let is_strict = target.is_strict;
+        let runner = build_runner(executor, &before, &after);
         let (restorations, subject) = (Restorations::default(), Arc::new(subject));
         let lending_prompt = lending_prompt.map(|prompt| prompt.slug.clone());
         Ok(Some(Box::new(Self {
@@ -193,7 +197,7 @@ impl TargetHooks {
             runner,
             restorations,
             subject,
-            is_strict,
+            is_strict: target.is_strict,
             lending_prompt,
         })))
     }
