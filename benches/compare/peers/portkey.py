@@ -41,5 +41,5 @@ class Portkey(Peer):
 
     def headers_for_config(self, launch: LaunchContext, config: str) -> dict[str, str]:
         target = {"provider": "openai", "custom_host": f"{launch.provider_url}/v1", "api_key": "sk-pretend"}
-        written = guarded.make_config(config, target)
-        return {**super().request_headers(launch), "x-portkey-config": json.dumps(written)}
+        document = guarded.make_config(config, target)
+        return {**super().request_headers(launch), "x-portkey-config": json.dumps(document)}

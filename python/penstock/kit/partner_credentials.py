@@ -150,8 +150,8 @@ async def reject_unusable(partner: str, parameters: JsonObject, validator: Check
         problems.append(Problem(CREDENTIALS, f"lacks what the checks of {partner!r} need: {' or '.join(options)}"))
     checks = [partner_credentials.sample_check(check_id, parameters) for check_id in usable]
     # Problems of other parameters are those of the guardrails.
-    found = await validator.find_problems(checks)
-    problems += [problem for problem in found if ENGINE_PATH.match(problem.path)]
+    engine_problems = await validator.find_problems(checks)
+    problems += [problem for problem in engine_problems if ENGINE_PATH.match(problem.path)]
     if problems:
         raise _body_error(problems)
 

@@ -1,10 +1,7 @@
 //! Coverage of the texts that guardrails read: a text in any string of any golden request, response or event is read,
 //! whatever its field is called. The exceptions are listed.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{fs, path::Path};
 
 use penstock_llm::texts::{TextPart, event::EventTexts, request_texts, response_texts};
 use serde_json::Value;
@@ -32,18 +29,18 @@ const OTHER_OPERATIONS: [&str; 12] = [
 const REPEATED_FIELDS: [&str; 6] = ["instructions", "metadata", "prompt", "text", "tools", "user"];
 
 /// Adds the JSON pointers of all strings in a value.
-fn collect_strings(value: &Value, at: &str, found: &mut Vec<String>) {
+fn collect_strings(value: &Value, at: &str, positions: &mut Vec<String>) {
     match value {
-        Value::String(_) => found.push(at.to_owned()),
+        Value::String(_) => positions.push(at.to_owned()),
         Value::Array(items) => {
             for (index, item) in items.iter().enumerate() {
-                collect_strings(item, &format!("{at}/{index}"), found);
+                collect_strings(item, &format!("{at}/{index}"), positions);
             }
         }
         Value::Object(fields) => {
             for (name, value) in fields {
                 let name = name.replace('~', "~0").replace('/', "~1");
-                collect_strings(value, &format!("{at}/{name}"), found);
+                collect_strings(value, &format!("{at}/{name}"), positions);
             }
         }
         _ => (),
@@ -63,35 +60,30 @@ fn unread_positions(body: &Value, read: impl Fn(&Value) -> Vec<TextPart>) -> Vec
     positions
 }
 
-fn has_extension(path: &Path, extension: &str) -> bool {
-    path.extension().is_some_and(|found| found == extension)
-}
-
-/// Returns the golden inputs below a folder, except those of operations without a conversation.
-fn inputs(folder: &str) -> Vec<(PathBuf, String)> {
-    let mut found = Vec::new();
+/// Returns the golden inputs below a folder with this extension, except those of operations without a conversation.
+fn inputs(folder: &str, extension: &str) -> Vec<(String, String)> {
+    let mut files = Vec::new();
     let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/inputs").join(folder)];
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()) {
             let name = entry.file_name().unwrap().to_str().unwrap().to_owned();
             if entry.is_dir() && !OTHER_OPERATIONS.contains(&name.as_str()) {
                 folders.push(entry);
-            } else if has_extension(&entry, "json") && !name.contains("error") || has_extension(&entry, "sse") {
-                let text = fs::read_to_string(&entry).unwrap();
-                found.push((entry, text));
+            } else if entry.extension().is_some_and(|own| own == extension) && !name.contains("error") {
+                files.push((entry.display().to_string(), fs::read_to_string(&entry).unwrap()));
             }
         }
     }
-    assert!(found.len() > 50, "{folder}: {}", found.len());
-    found
+    assert!(files.len() > 50, "{folder}: {}", files.len());
+    files
 }
 
 #[test]
 fn every_string_of_a_request_is_read() {
     let mut unread = Vec::new();
-    for (path, text) in inputs("requests") {
+    for (name, text) in inputs("requests", "json") {
         let Ok(body @ Value::Object(_)) = serde_json::from_str(&text) else { continue };
-        unread.extend(unread_positions(&body, request_texts).into_iter().map(|at| format!("{} {at}", path.display())));
+        unread.extend(unread_positions(&body, request_texts).into_iter().map(|at| format!("{name} {at}")));
     }
     assert!(unread.is_empty(), "{unread:#?}");
 }
@@ -99,15 +91,14 @@ fn every_string_of_a_request_is_read() {
 #[test]
 fn every_string_of_a_response_is_read() {
     let mut unread = Vec::new();
-    for (path, text) in inputs("responses").into_iter().filter(|(path, _)| has_extension(path, "json")) {
+    for (name, text) in inputs("responses", "json") {
         let Ok(body @ Value::Object(_)) = serde_json::from_str(&text) else { continue };
         let is_response = body["object"] == "response";
-        let found = unread_positions(&body, response_texts);
-        let found = found.into_iter().filter(|at| {
+        let positions = unread_positions(&body, response_texts).into_iter().filter(|at| {
             let first = at.split('/').nth(1).unwrap_or_default();
             !(is_response && REPEATED_FIELDS.contains(&first))
         });
-        unread.extend(found.map(|at| format!("{} {at}", path.display())));
+        unread.extend(positions.map(|at| format!("{name} {at}")));
     }
     assert!(unread.is_empty(), "{unread:#?}");
 }
@@ -119,20 +110,17 @@ fn every_string_of_an_event_is_read() {
         texts.deltas.into_iter().map(|(_, part)| part).chain(texts.copies).collect()
     };
     let mut unread = Vec::new();
-    for (path, text) in inputs("responses").into_iter().filter(|(path, _)| has_extension(path, "sse")) {
+    for (name, text) in inputs("responses", "sse") {
         for line in text.lines().filter_map(|line| line.strip_prefix("data:")) {
             let Ok(event @ Value::Object(_)) = serde_json::from_str(line) else { continue };
             if event.get("error").is_some() {
                 continue;
             }
-            let found = unread_positions(&event, read).into_iter();
-            let found = found.filter(|at| {
+            let positions = unread_positions(&event, read).into_iter().filter(|at| {
                 let inner = at.strip_prefix("/response/").unwrap_or_default();
                 !REPEATED_FIELDS.contains(&inner.split('/').next().unwrap_or_default())
             });
-            unread.extend(
-                found.map(|at| format!("{} {at} of {}", path.display(), line.chars().take(90).collect::<String>())),
-            );
+            unread.extend(positions.map(|at| format!("{name} {at} of {}", line.chars().take(90).collect::<String>())));
         }
     }
     unread.dedup();

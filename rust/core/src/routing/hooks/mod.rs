@@ -108,6 +108,23 @@ pub(crate) fn route_question<'r>(
     Box::pin(route_request(state, resolver, plan, body, log))
 }
 
+/// Returns what the checks of these hooks need to call other hosts.
+fn build_runner(executor: &RouteExecutor<'_>, before: &[Arc<Hook>], after: &[Arc<Hook>]) -> HookRunner {
+    let (state, caller) = (executor.state, executor.resolver.caller);
+    HookRunner {
+        upstream: Arc::clone(&state.upstream),
+        hosts: Arc::clone(&state.shared.check_hosts),
+        workspace: caller.workspace().map(Arc::from),
+        models: state.own_reference().map(|state| {
+            let requested = executor.client_request.control.trace_id.map(ToOwned::to_owned);
+            let trace_id = requested.or_else(|| executor.log.trace_id.clone());
+            let question_count = executor.log.details.guardrail_questions();
+            let hides_texts = before.iter().chain(after).any(|hook| !hook.is_async && hook.may_redact());
+            ModelAccess::new(state, caller, trace_id, question_count, hides_texts, route_question)
+        }),
+    }
+}
+
 impl TargetHooks {
     /// Hides the text of a response in an error, if hooks that deny or change something should have read that text.
     pub fn hide_unread_text(&self, error: &mut Error) {
@@ -169,7 +186,7 @@ impl TargetHooks {
             texts,
             body_bytes: length,
         };
-        let runner = create_runner(executor, before.iter().chain(&after));
+        let runner = build_runner(executor, &before, &after);
         let (restorations, subject) = (Restorations::default(), Arc::new(subject));
         let sharing_prompt = sharing_prompt.map(|prompt| prompt.slug.clone());
         Ok(Some(Box::new(Self {
@@ -546,23 +563,6 @@ impl TargetHooks {
         head.headers = with_content_type(std::mem::take(&mut head.headers), kind.as_bytes());
         response.incoming.body = ResponseBody::from_bytes(body);
         Ok(())
-    }
-}
-
-/// Returns the runner of the hooks of a request.
-fn create_runner<'h>(executor: &RouteExecutor<'_>, mut hooks: impl Iterator<Item = &'h Arc<Hook>>) -> HookRunner {
-    let (state, resolver) = (executor.state, executor.resolver);
-    HookRunner {
-        upstream: Arc::clone(&state.upstream),
-        hosts: Arc::clone(&state.shared.check_hosts),
-        workspace: resolver.caller.workspace().map(Arc::from),
-        models: state.own_reference().map(|state| {
-            let requested = executor.client_request.control.trace_id.map(ToOwned::to_owned);
-            let trace_id = requested.or_else(|| executor.log.trace_id.clone());
-            let question_count = executor.log.details.guardrail_questions();
-            let hides_texts = hooks.any(|hook| !hook.is_async && hook.may_redact());
-            ModelAccess::new(state, resolver.caller, trace_id, question_count, hides_texts, route_question)
-        }),
     }
 }
 

@@ -64,9 +64,9 @@ struct HostStates {
 }
 
 impl HostStates {
-    /// Makes room for one more state of an owner. Removes states that are not needed, then all pauses of the owner if it
-    /// has too many hosts, or of the owner with the most hosts if all together have too many. Fails if too many calls are
-    /// running.
+    /// Makes room for one more state of an owner. First removes states that are not needed. Then removes all pauses of the
+    /// owner if it has too many hosts, and of the owner with the most hosts if all together have too many. Fails if too
+    /// many calls are running.
     fn make_room(&mut self, owner: &HostOwner, now: Instant) -> Result<(), String> {
         let of_owner = |states: &Self| states.by_owner.get(owner).map_or(0, HashMap::len);
         if of_owner(self) < MAX_HOSTS_OF_OWNER && self.count < MAX_HOSTS {
