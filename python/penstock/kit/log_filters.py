@@ -193,10 +193,10 @@ def _parse_status_codes(path: str, listed: list[str], problems: list[Problem]) -
     return list(dict.fromkeys(codes))
 
 
-def _parse_metadata(path: str, given: object, problems: list[Problem]) -> dict[str, list[str]]:
+def _parse_metadata(path: str, value: object, problems: list[Problem]) -> dict[str, list[str]]:
     """Reads metadata from the JSON text of a query string, or from the object of a body."""
     try:
-        return parse_metadata_filter(given if isinstance(given, str) else msgspec.json.encode(given).decode())
+        return parse_metadata_filter(value if isinstance(value, str) else msgspec.json.encode(value).decode())
     except LogFilterError as error:
         problems.append(Problem(path, str(error).removeprefix("metadata").lstrip(".: ")))
         return {}

@@ -62,8 +62,8 @@ pub(crate) fn read_responses(resolver: &TargetResolver<'_>, node: &Node) -> bool
 pub(super) fn find_hooks(resolver: &TargetResolver<'_>, node: &Node, stage: Stage) -> Result<Vec<(Arc<Hook>, Origin)>> {
     let workspace = resolver.caller.workspace();
     let find = |name: &str| {
-        let found = resolver.snapshot.find_guardrail(workspace, name);
-        let hook = found.and_then(|saved| Some((Arc::clone(saved.hook()?), saved.workspace.is_none())));
+        let guardrail = resolver.snapshot.find_guardrail(workspace, name);
+        let hook = guardrail.and_then(|saved| Some((Arc::clone(saved.hook()?), saved.workspace.is_none())));
         hook.ok_or_else(|| Error::NotFoundInWorkspace { kind: "guardrail", slug: name.to_owned() })
     };
     let mut hooks = Vec::new();
