@@ -68,15 +68,15 @@ class ManagementClient:
     def iter_rows(self, path: str) -> Iterator[dict[str, Any]]:
         """Yields every row of a list, page by page, oldest first."""
         mark = "&" if "?" in path else "?"
-        number, seen_keys = 0, 0
+        number, seen_count = 0, 0
         while True:
             page = self.request("GET", f"{path}{mark}page_size={PAGE_SIZE}&current_page={number}&order=asc")
             if not isinstance(page.get("data"), list) or not isinstance(page.get("total"), int):
                 raise self._not_a_gateway_error()
             yield from page["data"]
-            seen_keys += len(page["data"])
+            seen_count += len(page["data"])
             number += 1
-            if seen_keys >= page["total"] or not page["data"]:
+            if seen_count >= page["total"] or not page["data"]:
                 return
 
     def iter_newest(self, path: str, limit: int, member: str = "data") -> Iterator[dict[str, Any]]:

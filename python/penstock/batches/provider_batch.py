@@ -67,10 +67,10 @@ class ProviderBatch:
                 return CANCELLED
             await self._save_progress(id=name)
         if "ended" not in self._job:
-            seen_keys = await self._wait_until_ended()
-            if seen_keys.status == FAILED:
-                raise RequestRejectedError(seen_keys.failure_reason or "the provider failed to run this batch")
-            await self._save_progress(ended=seen_keys.status, ended_at=now(), paths=list(seen_keys.result_paths))
+            batch_status = await self._wait_until_ended()
+            if batch_status.status == FAILED:
+                raise RequestRejectedError(batch_status.failure_reason or "the provider failed to run this batch")
+            await self._save_progress(ended=batch_status.status, ended_at=now(), paths=list(batch_status.result_paths))
         if "collected" not in self._job:
             await self._collect_with_retries()
             await self._save_progress(collected=True)
@@ -134,15 +134,15 @@ class ProviderBatch:
                 await self._cancel()
                 questions += 1
             try:
-                seen_keys = await self._provider.fetch_status(self._job["id"])
+                batch_status = await self._provider.fetch_status(self._job["id"])
             except RequestRejectedError:
                 raise
             except (EdgeUnavailableError, IncompleteResponseError) as error:
                 log.warning("the status of the batch %s is unavailable for now: %s", self._row_id, error.message)
             else:
-                await self._update_row({"completed": seen_keys.completed, "failed": seen_keys.failed})
-                if seen_keys.status in {COMPLETED, CANCELLED, EXPIRED, FAILED}:
-                    return seen_keys
+                await self._update_row({"completed": batch_status.completed, "failed": batch_status.failed})
+                if batch_status.status in {COMPLETED, CANCELLED, EXPIRED, FAILED}:
+                    return batch_status
             if questions > MAX_FINAL_POLLS:
                 raise RequestRejectedError("the provider does not end the batch")
             await self._wait_poll_interval()
@@ -182,11 +182,11 @@ class ProviderBatch:
         async with self._database.write_transaction() as connection:
             await connection.execute(delete(batch_lines).where(batch_lines.c.batch_id == self._row_id))
         rows: list[dict[str, Any]] = []
-        seen_keys: set[int] = set()
+        seen_numbers: set[int] = set()
         async for number, text in self._read_results():
-            if number in seen_keys:
+            if number in seen_numbers:
                 continue
-            seen_keys.add(number)
+            seen_numbers.add(number)
             content = RAW_PREFIX + text.decode("utf-8", "replace")
             rows.append({"batch_id": self._row_id, "number": number, "failed": True, "content": content})
             if len(rows) >= PAGE_LINES:

@@ -147,12 +147,12 @@ class ModelRouting:
         base = build_group(self._rows_of(name))
         if depth == 0:
             return base
-        seen_keys = above | {name}
+        visited_models = above | {name}
 
         def follow(names: Iterable[str]) -> list[JsonObject]:
             known = [self.aliases.get(fromkey, fromkey) for fromkey in dict.fromkeys(names)]
-            good = [item for item in known if self.is_known(item) and item not in seen_keys]
-            return [self._with_fallbacks(item, seen_keys, depth - 1) for item in good]
+            good = [item for item in known if self.is_known(item) and item not in visited_models]
+            return [self._with_fallbacks(item, visited_models, depth - 1) for item in good]
 
         context = self._fallbacks.context_window.get(name, ())
         content = self._fallbacks.content_policy.get(name, ())

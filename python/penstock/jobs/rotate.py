@@ -96,12 +96,12 @@ class KeyRotator:
         async with self._services.database.read_connection() as connection:
             return [dict(row) for row in (await connection.execute(query.order_by(api_keys.c.id))).mappings()]
 
-    async def _rotate_key(self, seen_keys: Mapping[str, Any]) -> None:
-        caller = Caller(id=seen_keys["id"], type="schedule", organisation_id=seen_keys["organisation_id"])
-        request_info = RequestInfo("POST", f"/v1/api-keys/{seen_keys['id']}/rotate", "", "", "")
+    async def _rotate_key(self, api_key: Mapping[str, Any]) -> None:
+        caller = Caller(id=api_key["id"], type="schedule", organisation_id=api_key["organisation_id"])
+        request_info = RequestInfo("POST", f"/v1/api-keys/{api_key['id']}/rotate", "", "", "")
         async with self._services.write_session_as(caller, request_info) as session:
             await _acquire_lock(session.connection, self._services)
-            row = await session.find(api_keys, seen_keys["id"])
+            row = await session.find(api_keys, api_key["id"])
             # Another node or a person may have rotated the key meanwhile.
             if row is None or not _is_due(row) or await _is_in_transition(session, row["id"]):
                 return

@@ -119,6 +119,9 @@ pub struct HoldRequest<'r> {
     pub subject: &'r LimitSubject<'r>,
     /// Returns the amount that a limit reserves.
     pub amount: &'r (dyn Fn(&LimitRule, &Limiter, &str) -> u64 + Sync),
+    /// True if the request only reads, deletes or stores data at a provider. Such requests are admitted even if no
+    /// tokens or money are left: results that were paid for stay readable.
+    pub uses_nothing: bool,
     /// False if the caller requests more from Redis after a failure, and tries again.
     pub is_last: bool,
 }
@@ -197,6 +200,14 @@ impl RequestHolds {
         request: &HoldRequest<'_>,
         now_ms: u64,
     ) -> Result<(), Box<Rejection>> {
+        if request.uses_nothing && rule.measure != Measure::Requests {
+            // Results of a provider's batch may have usage, which is charged to this hold.
+            let start_ms = rule.window.part_at(now_ms).start_ms;
+            let remaining = self.limiter.remaining(&rule, group, now_ms);
+            self.attempt.push(Hold { rule: rule.clone(), group: group.into(), amount: 0, start_ms });
+            self.report(LimitStatus { rule, remaining });
+            return Ok(());
+        }
         let needed = (request.amount)(&rule, &self.limiter, group);
         let remaining = match self.limiter.take_once(rule.clone(), group, needed, request.is_last, now_ms) {
             Ok((hold, remaining)) => {

@@ -71,8 +71,13 @@ fn three_policies_with_warm_leases_take_two_microseconds() {
     let subject = subject(&metadata);
     let took = shortest(2000, || {
         let mut holds = RequestHolds::new(Arc::clone(&limiter));
-        let request =
-            HoldRequest { stage: LimitStage::Attempt, subject: &subject, amount: &|_, _, _| 1, is_last: true };
+        let request = HoldRequest {
+            stage: LimitStage::Attempt,
+            subject: &subject,
+            amount: &|_, _, _| 1,
+            uses_nothing: false,
+            is_last: true,
+        };
         holds.take_all([&rules], &request, NOW_MS).unwrap();
         holds.settle(RequestUsage { requests: 1, ..RequestUsage::default() }, NOW_MS);
         black_box(&holds);

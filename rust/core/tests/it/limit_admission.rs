@@ -118,6 +118,20 @@ async fn hard_budget_bounds_the_response_and_is_never_exceeded() {
 }
 
 #[tokio::test]
+async fn stored_data_stays_readable_when_a_budget_is_used_up() {
+    let fields = json!({"type": "tokens", "limit": 1, "period": {"start": 1}});
+    let (_provider, gateway) = start_gateway(json!([limit("api_key", "k", &fields)])).await;
+    assert_eq!(gateway.send(plain_chat()).await.status, 200);
+    assert_eq!(gateway.send(plain_chat()).await.status, 412);
+    for path in ["/v1/files", "/v1/batches/batch_1", "/v1/files/file-1/content", "/v1/responses/resp_1"] {
+        let response = gateway.send(json_request("GET", path, &json!({}))).await;
+        assert_ne!(response.status, 412, "{path}: {}", response.text());
+        assert!(response.header("ratelimit").is_some_and(|header| header.contains(";r=0")), "{path}");
+    }
+    assert_eq!(gateway.send(plain_chat()).await.status, 412);
+}
+
+#[tokio::test]
 async fn budget_that_requests_in_progress_hold_is_free_again_soon() {
     let fields = json!({"type": "tokens", "limit": 3000, "period": {"start": 1, "end": 4_000_000_000_000_u64},
         "enforcement": "hard"});

@@ -72,8 +72,13 @@ pub(crate) async fn admit_request(
     let mut turn = AcquireTurn::new(&state.limiter);
     let admission = loop {
         let subject = limit_subject(client_request, caller, log, None);
-        let request =
-            HoldRequest { stage: LimitStage::Request, subject: &subject, amount: &|_, _, _| 1, is_last: turn.is_last };
+        let request = HoldRequest {
+            stage: LimitStage::Request,
+            subject: &subject,
+            amount: &|_, _, _| 1,
+            uses_nothing: false,
+            is_last: turn.is_last,
+        };
         let admission = holds.take_all(rule_sets.into_iter().flatten(), &request, now_ms());
         match admission {
             Err(rejection) if !turn.is_last => turn.acquire(&state.limiter, &rejection).await,
@@ -147,8 +152,13 @@ pub(crate) async fn admit_attempt(
             bounds.limit_each_response(cap);
         }
         let amount = |rule: &LimitRule, limiter: &Limiter, group: &str| bounds.amount(rule, limiter, group, &prices);
-        let request =
-            HoldRequest { stage: LimitStage::Attempt, subject: &subject, amount: &amount, is_last: turn.is_last };
+        let request = HoldRequest {
+            stage: LimitStage::Attempt,
+            subject: &subject,
+            amount: &amount,
+            uses_nothing: bounds.uses_nothing,
+            is_last: turn.is_last,
+        };
         match holds.take_all(rule_sets.into_iter().flatten(), &request, now_ms()) {
             Err(rejection) if !turn.is_last => turn.acquire(&state.limiter, &rejection).await,
             admission => break (admission, cap),

@@ -85,6 +85,8 @@ pub struct UsageBounds {
     images: Option<Box<ImageParams>>,
     /// Description of the part of the request whose usage has no bound, for the error message.
     pub unbounded: Option<String>,
+    /// True if the request only reads, deletes or stores data at a provider.
+    pub uses_nothing: bool,
 }
 
 impl UsageBounds {
@@ -134,7 +136,9 @@ impl UsageBounds {
                 Self { rankings: 1 + bounds.input_bytes / MIN_BYTES_PER_BILLED_QUERY, ..bounds }
             }
             Operation::Moderate => Self::of_json(body, Some(0)).await,
-            _ if uses_nothing(client_request, operation) => Self { output_tokens: Some(0), ..Self::default() },
+            _ if uses_nothing(client_request, operation) => {
+                Self { output_tokens: Some(0), uses_nothing: true, ..Self::default() }
+            }
             Operation::CreateBatch | Operation::CreateBatchJob => Self::unbounded("a batch that a provider runs"),
             Operation::CreateFinetune => Self::unbounded("a fine-tuning job"),
             _ => Self::unbounded(format!("`{} {}`", client_request.head.method, client_request.route.path)),

@@ -187,7 +187,9 @@ impl ClusterLimiter {
         let hash = self.hash(&hold.rule.counter_id, &hold.group);
         let ClusterLeases { by_hash, active, .. } = &mut *leases;
         let Some(lease) = by_hash.get_mut(&hash) else { return };
-        lease.recent.push(used);
+        if hold.amount > 0 || used > 0 {
+            lease.recent.push(used);
+        }
         if lease.start_ms == hold.start_ms {
             lease.held = lease.held.saturating_sub(hold.amount);
             lease.settled = lease.settled.saturating_add(used);

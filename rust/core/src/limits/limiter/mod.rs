@@ -145,7 +145,9 @@ impl Limiter {
         let hash = self.hash(&hold.rule.counter_id, &hold.group);
         leases.active.insert(hash);
         let lease = leases.lease(hash, &hold.rule, &hold.group);
-        lease.recent.push(used);
+        if hold.amount > 0 || used > 0 {
+            lease.recent.push(used);
+        }
         let (returned, exceeded) = (hold.amount.saturating_sub(used), used.saturating_sub(hold.amount));
         if lease.start_ms == hold.start_ms {
             lease.held = lease.held.saturating_sub(hold.amount);
