@@ -26,7 +26,7 @@ ENCODING = "o200k_base"
 TEXT_SIZE = 100_000
 FASTER, HOSTILE_SECONDS = 2.0, 0.005
 SHORT_PIECE_TEXTS = {"both cases", "everything"}
-"""Texts that are cut into short pieces before any merging: slow in no way but their own."""
+"""Names of hostile texts that are split into short parts before any merging. Their time limit is tiktoken's time."""
 BUILD_COMMAND = ("cargo", "build", "--quiet", "--release", "--package", "penstock-llm", "--example", "tokens")
 
 
@@ -81,7 +81,7 @@ def prose_chunks() -> list[str]:
 
 def hostile_texts(seed: int) -> dict[str, str]:
     """Returns texts that have no word breaks, or too few."""
-    roll = random.Random(seed)  # noqa: S311 - nobody is to be surprised
+    roll = random.Random(seed)  # noqa: S311 - not for cryptography
 
     def random_text(alphabet: str) -> str:
         return "".join(roll.choices(alphabet, k=TEXT_SIZE // len(alphabet[0].encode())))
@@ -134,7 +134,7 @@ def test_counts_prose_twice_as_fast_as_tiktoken(
 def test_counts_hostile_texts_exactly_and_fast(
     benchmark: BenchmarkFixture, counter: TokenCounter, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
-    seed = random.randrange(1 << 32)  # noqa: S311 - no secret
+    seed = random.randrange(1 << 32)  # noqa: S311 - not for cryptography
     texts = hostile_texts(seed)
     encoding = tiktoken_encoding(counter, name)
     rounds: list[list[tuple[int, float]]] = []

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 NEW_REQUEST_RATE = 50
 BASELINE_SECONDS = 8
 OPEN_TIMEOUT_SECONDS = 10
-"""Within this all streams are expected to be open."""
+"""Time after which all streams should be open."""
 MAX_CHUNK_GAP_SECONDS = 45
-"""Below the gateway's own limit for a silence."""
+"""Maximum time between two chunks of a stream. It is below the gateway's own limit for silence."""
 MAX_RUN_SECONDS = 3700
 HEARTBEAT_BYTES = len(": keep-alive\n\n")
 SPARE_FILE_COUNT = 500
@@ -39,11 +39,11 @@ class IdleStreamResults:
     stream_count: int
     dropped_count: int
     heartbeats: float
-    """For each stream."""
+    """Number of heartbeats for each stream."""
     kb_per_pair: float
-    """Of the gateway's memory, for each pair of a client and a provider."""
+    """Memory of the gateway in KB, for each pair of a client and a provider."""
     core_share: float
-    """The part of a core that the gateway took while there was no new work."""
+    """Share of a core that the gateway used while no new requests arrived."""
     baseline_p99_ms: float
     loaded_p99_ms: float
     failed_requests: int

@@ -13,7 +13,7 @@ RESULT_VARIABLE = "PENSTOCK_LOAD_RESULT"
 
 
 def make_int_parser(least: int, maximum: int) -> Callable[[str], int]:
-    """Returns an argument parser for integers from `least` to `most`; its error message names both limits."""
+    """Returns an argument parser for integers from `least` to `maximum`; its error message names both limits."""
 
     def parse_int(text: str) -> int:
         if text.isascii() and text.isdecimal() and least <= int(text) <= maximum:

@@ -77,7 +77,7 @@ def draw_charts(path: Path, received: list[ScenarioResult]) -> None:
     import matplotlib as mpl  # noqa: PLC0415 - slow to import, and reading results needs none of it
 
     mpl.use("Agg")
-    from matplotlib import pyplot as plt  # noqa: PLC0415 - only where a picture is drawn
+    from matplotlib import pyplot as plt  # noqa: PLC0415 - needed only for charts
 
     heights = [max(2.0, 0.8 + 0.22 * len(item.requests)) for item in received]
     size = (11, sum(heights))

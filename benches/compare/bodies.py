@@ -9,9 +9,9 @@ REQUEST_BYTES = 961
 RESPONSE_BYTES = 1041
 LARGE_REQUEST_BYTES = 1_000_000
 SMALL_REQUEST_BYTES = 200
-# A text of 2 KB, and the rest of its request.
+# Size of a request with a text of 2 KB: the text, and the other fields of the request.
 GUARDED_REQUEST_BYTES = 2048 + 120
-# What OpenAI's Python SDK sends besides the headers that every client sends.
+# Headers that OpenAI's Python SDK sends in addition to those that every client sends.
 SDK_HEADERS = {
     "accept": "application/json",
     "accept-encoding": "gzip, deflate",
@@ -35,9 +35,9 @@ class RequestSpec:
     model: str
     body_bytes: int = REQUEST_BYTES
     chunk_count: int = 0
-    """Content chunks of a streamed answer; a whole one has none."""
+    """Number of content chunks of a streamed response; 0 for a complete response."""
     config: str = ""
-    """By which of the configs that the gateway was given, if by one: `kept` has it serve its own answers again."""
+    """Name of the config that the request uses; empty for none. The config `kept` makes the gateway cache responses."""
 
     @property
     def is_streamed(self) -> bool:

@@ -24,7 +24,7 @@ class Metric:
     value_key: str
     max_value: float | None = None
     baseline: str | None = None
-    """The limit is a multiple of this gateway's value, or the value's own without one."""
+    """Gateway of whose value `max_value` is a multiple. `None`: `max_value` limits the value itself."""
 
 
 def _cpu_metric(title: str, unit: str, workload: str, at_most: float, against: str = "nginx") -> Metric:
@@ -92,7 +92,7 @@ class Verdict:
     metric: Metric
     penstock_value: paired.Spread | None
     measured: paired.Spread | None
-    """What the limit speaks of: the ratio to the other gateway, or our value itself."""
+    """Value that is compared with the limit: the ratio to the baseline gateway, or Penstock's value without one."""
     invalid_reason: str | None
 
     @property

@@ -27,7 +27,7 @@ STOP_TIMEOUT_SECONDS = 10
 PRESERVED_VARIABLES = ("HOME", "LANG", "LC_ALL", "TMPDIR", "VIRTUAL_ENV", "PYTHONPATH")
 
 
-class InvalidSample(Exception):  # noqa: N818 - says what the sample is
+class InvalidSample(Exception):  # noqa: N818 - the name describes the sample
     """Raised if a measurement must be discarded; the message is the reason."""
 
 
@@ -43,7 +43,7 @@ class RunningGateway:
     launch: LaunchContext
     process_tree: ProcessTree | None
     startup_seconds: float = 0.0
-    """Seconds from start to first answer."""
+    """Seconds from the start of the process to its first response."""
     sent_requests: int = 0
 
     @property

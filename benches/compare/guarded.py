@@ -11,7 +11,7 @@ CHECKS: tuple[dict[str, Any], ...] = (
     {"id": "default.characterCount", "parameters": {"minCharacters": 1, "maxCharacters": 50_000}},
     {"id": "default.sentenceCount", "parameters": {"minSentences": 1, "maxSentences": 5000}},
 )
-# The second differs from the first only in its checks.
+# Names of the two configs. They are equal, except that `guarded` has checks.
 UNGUARDED, GUARDED = CONFIG_NAMES = ("unguarded", "guarded")
 
 

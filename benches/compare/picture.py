@@ -21,11 +21,11 @@ PENSTOCK_COLOUR = "#d1495b"
 def draw_chart(result: Result, path: Path) -> bool:
     """Writes the chart and returns true. Returns false without matplotlib or data; the table has all values anyway."""
     try:
-        import matplotlib as mpl  # noqa: PLC0415 - only those who want the picture need it
+        import matplotlib as mpl  # noqa: PLC0415 - needed only for the chart
     except ImportError:
         return False
     mpl.use("Agg")
-    from matplotlib import pyplot as plt  # noqa: PLC0415 - only where a picture is drawn
+    from matplotlib import pyplot as plt  # noqa: PLC0415 - needed only for charts
 
     samples = figures.add_latency_overhead(result)
     displayed = [figure for figure in METRICS if figure.baseline == "nginx" and _has_nginx_value(samples, figure)]

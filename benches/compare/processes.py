@@ -19,9 +19,9 @@ class ProcessInfo:
     parent_pid: int
     session_id: int
     reaped_cpu_seconds: float
-    """CPU seconds of children that ended and were waited for."""
+    """CPU seconds of child processes that have exited, and whose exit status the process has collected."""
     start_ticks: int
-    """Ticks since the machine's own start: with the id it names a process for good."""
+    """Start of the process, in clock ticks since boot. Together with the id, it identifies the process uniquely."""
 
 
 def read_process_table() -> dict[int, ProcessInfo]:

@@ -32,7 +32,7 @@ ROWS = (
     ("start", "start_s"),
     ("start", "idle_mb"),
 )
-# The load client without a gateway. Latencies of the table are what a gateway adds to it.
+# Peer without a gateway. It has no column: latencies in the table are the differences to this peer.
 UNLISTED_PEER = "direct"
 
 
@@ -65,7 +65,7 @@ def replace_section(page: str, section: str) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Writes the table. Returns 1 if there is no run, or if its figures are not for readers."""
+    """Writes the table. Returns 1 if there is no run, or if the run was quick and `--allow-quick` is missing."""
     parser = argparse.ArgumentParser(prog="python -m benches.compare.publish", description=__doc__)
     parser.add_argument("file", nargs="?", type=Path, help="JSON file of a run; default: the newest in out/")
     parser.add_argument("--allow-quick", action="store_true", help="accept a quick run")

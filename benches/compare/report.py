@@ -120,7 +120,7 @@ def _format_invalid(sample: Sample) -> str:
 
 
 def _disturbance_mark(disturbed: DisturbedShares, figure: Metric) -> str:
-    """Returns the mark if either value of the ratio was disturbed."""
+    """Returns `DISTURBED_MARK` if other processes disturbed either value of a ratio; else an empty string."""
     return DISTURBED_MARK if {figures.PENSTOCK, figure.baseline} & disturbed.get(figure.workload, {}).keys() else ""
 
 

@@ -19,7 +19,7 @@ class Sample:
     peer: str
     values: dict[str, float]
     invalid_reason: str | None = None
-    """Why its values count for nothing: an error, a lost chunk, a missing record."""
+    """Reason why the values do not count: an error, a lost chunk or a missing record. `None` if they count."""
 
 
 @dataclass

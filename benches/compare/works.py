@@ -31,7 +31,7 @@ class Durations:
     measure_seconds: float = 5
     warmup_seconds: float = 1
     settle_seconds: float = 0.4
-    """Work that a gateway puts off, a batch of records say, must fall into the measured time."""
+    """Wait after each load, so that deferred work, such as writing records, counts towards the load that caused it."""
     idle_seconds: float = 2
     hold_seconds: int = 10
     stuck_seconds: float = 5
@@ -48,8 +48,8 @@ SLOW_CHUNK_INTERVAL_MS = 100
 STUCK_CLIENT_COUNT = 64
 # Far larger than the socket buffers, so the response is never sent in full.
 ENDLESS_STREAM = {"chunks": 1_000_000, "chunk_bytes": 4096}
-# Share of the measured page capacity. The control process is busy nearly all the time, but its queue does not grow
-# without bound.
+# Share of the measured page capacity at which pages are requested. The control process is then busy nearly all the
+# time, but its queue does not grow without bound.
 PAGE_LOAD_SHARE = 0.9
 PAGE_CONNECTIONS = 8
 EDGE_TITLE = "penstock: edge"
@@ -68,7 +68,7 @@ class BenchContext:
     core: int
     durations: Durations
     framing_events: int = 0
-    """How many events besides its chunks the provider sends for a stream, counted once directly."""
+    """Number of events of a stream besides its content chunks. Counted once, without a gateway."""
 
     @property
     def duration_options(self) -> LoadOptions:
@@ -85,7 +85,8 @@ class BenchContext:
         units.
         """
         tree = self.gateway.process_tree
-        # The share of the processes that answer requests; the others work later, on any core of a larger machine.
+        # CPU time of the edge processes alone, which handle the requests. The other processes can work later, and on a
+        # larger machine on other cores.
         edge_before = tree.cpu_seconds_of(EDGE_TITLE) if tree else 0.0
         before = cores.read_cpu(self.core, tree)
         report = load.run(self.gateway, kind, request, {**options, **self.duration_options})
@@ -395,14 +396,14 @@ class Workload:
 
     name: str
     group: str
-    """What it is asked for by on the command line."""
+    """Name of the workload's group. The command line selects workloads by group."""
     measure: Callable[[BenchContext], Measurements]
     includes_direct: bool = False
-    """Whether it says something without a gateway as well."""
+    """True if the workload is also run without a gateway."""
     only_peers: tuple[str, ...] = ()
-    """Who takes part, where not everybody does."""
+    """Names of the peers that run the workload; empty for all."""
     is_low_variance: bool = False
-    """Whether it takes long and varies little, so that few rounds are enough."""
+    """True if the workload takes long and its values vary little, so that a few rounds are enough."""
 
 
 PACED_STREAM = bodies.streaming_request(CHUNK_COUNT, chunk_ms=CHUNK_INTERVAL_MS, stamp=1)

@@ -1,5 +1,6 @@
-// Portkey's transformation of Anthropic's stream, event by event: the text once, then each round's nanoseconds.
-// Its package is one bundle that starts a server: a copy beside it gives away the function that does the work.
+// Runs Portkey's transformation of Anthropic's stream, event by event.
+// It prints the transformed text once, then the nanoseconds of each round.
+// Portkey's package is one bundle that starts a server, so this script writes a copy that also exposes the function.
 import { readFileSync, rmSync, writeFileSync } from "node:fs";
 import { pathToFileURL } from "node:url";
 
@@ -32,5 +33,5 @@ for (let round = 0; round < Number(rounds); round += 1) {
   told();
   log(String(process.hrtime.bigint() - begun));
 }
-// Its server would keep the process.
+// The bundle's server would keep the process running, so exit explicitly.
 process.stdout.write("", () => process.exit(0));

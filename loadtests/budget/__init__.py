@@ -1,1 +1,1 @@
-"""Load test of budgets: many clients spend one, and the report says by how much it was exceeded."""
+"""Load test of budgets: many clients spend one budget, and the report states by how much they exceeded it."""

@@ -89,7 +89,7 @@ class BudgetPenstock(Penstock):
 
 
 class BudgetLitellm(Litellm):
-    """LiteLLM that was installed before, with a budget of the provider that all requests use."""
+    """An existing installation of LiteLLM, with a budget of the provider that all requests use."""
 
     def __init__(self, python: str, budget: float, dollars_per_token: float) -> None:
         self._python, self._budget, self._price = Path(python), budget, dollars_per_token

@@ -13,13 +13,13 @@ from urllib.parse import urlsplit
 
 CHAT_PATH = "/v1/chat/completions"
 TIMEOUT_SECONDS = 60
-# The budget is used up if so many responses in a row are errors.
+# Number of consecutive error responses after which the budget counts as used up.
 MAX_REJECTIONS = 300
 REJECTION_PAUSE_SECONDS = 0.02
 
 
 class SpendingOptions(NamedTuple):
-    """What is sent, and what it costs."""
+    """Requests to send, their price, and the budget that they spend."""
 
     urls: list[str]
     headers: dict[str, str]
@@ -44,12 +44,12 @@ class Spending:
 
     @property
     def dollars(self) -> float:
-        """What the admitted requests cost."""
+        """Cost of the admitted requests in US dollars."""
         return self.tokens * self._options.dollars_per_token
 
     @property
     def overshoot(self) -> float:
-        """By which part of the budget it was exceeded."""
+        """Amount by which the budget was exceeded, as a share of the budget."""
         return max(0.0, self.dollars - self._options.budget) / self._options.budget
 
     def run(self) -> None:

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 CHAT_PATH = "/v1/chat/completions"
 UPLOAD_BYTES = 3_000_000
 SENT_UPLOAD_BYTES = 50_000
-"""A body that is announced to be large is forwarded from its first piece on."""
+"""Part of the upload that is sent. The gateway forwards a body of this announced length from its first chunk on."""
 MAX_STREAMS_PER_CONNECTION = 100
-"""What the gateway allows on one connection."""
+"""Maximum number of concurrent streams that the gateway allows on one connection."""
 
 
 class ActiveRequest(Protocol):
@@ -151,7 +151,7 @@ class Http2Connection(asyncio.Protocol):
                 if not self.settled.done():
                     self.settled.set_result(None)
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the name is asyncio's
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - parameter of asyncio
         if not self.settled.done():
             self.settled.set_exception(ConnectionError("connection closed before the SETTINGS frame arrived"))
 

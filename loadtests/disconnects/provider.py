@@ -47,7 +47,7 @@ class Provider:
         self.arrived: dict[str, float] = {}
         self.left: dict[str, float] = {}
         self.flooded_chunks = 0
-        """How often something was added to a flood."""
+        """Number of times that chunks were added to a flood."""
 
     @contextlib.asynccontextmanager
     async def listen(self) -> AsyncIterator[None]:
@@ -109,7 +109,7 @@ class GatewayConnection(asyncio.Protocol):
     def eof_received(self) -> None:
         self._record_disconnect()
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the name is asyncio's
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - parameter of asyncio
         self._record_disconnect()
 
     def _record_disconnect(self) -> None:

@@ -14,7 +14,7 @@ from benches.compare.peers.peer import CHAT_PATH
 
 CALL_TIMEOUT_SECONDS = 10.0
 BREAKER_CONFIG_INTERVAL = 4
-# Used in turn, so that the connections reach all workers.
+# Number of connections. They are used in turn, and are enough to reach all workers.
 CONNECTION_COUNT = 24
 CACHE_CONFIG = {"provider": "mock", "cache": {"mode": "simple", "max_age": 60}}
 BREAKER_CONFIG = {

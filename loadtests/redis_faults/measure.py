@@ -34,9 +34,9 @@ class FaultLoad:
     """
 
     fault_seconds: float
-    """So long each fault lasts."""
+    """Duration of each fault."""
     healthy_seconds: float
-    """So long all is well before."""
+    """Duration of the load before each fault."""
     requests_per_second: float
     should_check_latency: bool = False
 
@@ -52,11 +52,11 @@ class FaultResults:
     slow_lookups: float
     log_lines: int
     recovery_seconds: float
-    """Seconds until all workers used it again."""
+    """Seconds from the end of the fault until all workers used Redis again."""
     healthy_p99_ms: float
-    """Within which 99 % were answered before."""
+    """p99 of the response times before the fault."""
     fault_p99_ms: float
-    """The same during the fault, once it was noticed."""
+    """p99 of the response times during the fault, after the gateway has detected it."""
     max_latency_ms: float
     should_check_latency: bool
 

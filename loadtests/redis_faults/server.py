@@ -162,8 +162,8 @@ class RedisServer:
         self._process.wait()
 
     async def active_client_ids(self) -> set[str]:
-        """Returns the ids of the connections on which workers just read or wrote cached responses. No other connection
-        is used for that.
+        """Returns the ids of the connections on which workers just read or wrote cached responses. Other connections
+        never send these commands.
         """
         clients = await self.own.client_list()
         return {item["id"] for item in clients if item["cmd"] in {"get", "pttl", "set"} and item["idle"] == "0"}

@@ -31,7 +31,7 @@ class ResponseOutcome:
     text: str = ""
     events: list[str] = field(default_factory=list)
     is_broken: bool = False
-    """Whether the answer stopped before its end."""
+    """True if the response stopped before its end."""
 
     def parse_json(self) -> dict[str, Any]:
         """Returns the body, or an empty dict if it is not a JSON object."""

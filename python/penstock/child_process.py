@@ -84,10 +84,10 @@ class ChildProcess:
             self._deaths = 0
             self._refusals = -MAX_FAILED_STARTS
         self._deaths += 1
-        # Only exits with an error status count: a process that was killed may work after a restart.
+        # Only exits with an error status count as failed starts: a process that was killed may work after a restart.
         self._refusals += code > 0
         self.hopeless = self._is_essential and self._refusals >= MAX_FAILED_STARTS
-        # The first restart has no delay: meanwhile its connections wait in the kernel.
+        # The first restart has no delay, because new connections to the process wait in the kernel meanwhile.
         pause = min(self._longest_pause, FIRST_PAUSE * 2 ** (self._deaths - 2)) if self._deaths > 1 else 0.0
         self.due = time.monotonic() + pause
         return f"signal {-code}" if code < 0 else f"exit code {code}"

@@ -97,7 +97,7 @@ def main() -> None:
 )
 @click.option("--migrate", is_flag=True, default=None, help="Migrate the store's tables first.")
 @click.option("--no-store", is_flag=True, help="Use the settings file alone: no store, no console, no management API.")
-def serve(  # noqa: PLR0913, PLR0917 - an option each
+def serve(  # noqa: PLR0913, PLR0917 - one parameter for each option
     config: str | None,
     host: str | None,
     port: int | None,

@@ -172,7 +172,7 @@ class ResultsNotFoundError(IncompleteResponseError):
     """The requested results do not exist, or not yet."""
 
 
-class ReplayedResponse(Exception):  # noqa: N818 - it is no fault
+class ReplayedResponse(Exception):  # noqa: N818 - it is no error
     """The request was processed before, under the same idempotency key; carries the stored response."""
 
     def __init__(self, body: bytes) -> None:

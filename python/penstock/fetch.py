@@ -38,7 +38,7 @@ def fetch_errors() -> tuple[type[Exception], ...]:
 
 
 class Endpoint(NamedTuple):
-    """Host and port of a URL. `host` is as in the URL, with an IPv6 address in brackets."""
+    """Scheme, host and port of a URL. `host` is as in the URL, with an IPv6 address in brackets."""
 
     scheme: str
     host: str

@@ -40,7 +40,7 @@ class WorkerHandover:
         self.certificate = CertificateFiles(server)
         self.minimum_version = server.tls_min_version
         self.reports, self._reporter = os.pipe()
-        # The old worker at each position whose new worker has not started yet.
+        # Old workers by position, until the new worker at this position has started.
         self._outgoing: dict[int, ChildProcess] = {}
         self._retiring: list[ChildProcess] = []
 

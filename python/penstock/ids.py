@@ -82,4 +82,4 @@ def sha256_hex(text: str) -> str:
 
 def mask_secret(text: str) -> str:
     """Masks a secret except for its first two and last three characters. Short secrets are masked completely."""
-    return f"{text[:2]}{MASK_TEXT}{text[-3:]}" if len(text) > 8 else MASK_TEXT  # noqa: PLR2004 - ends of less would be all of it
+    return f"{text[:2]}{MASK_TEXT}{text[-3:]}" if len(text) > 8 else MASK_TEXT  # noqa: PLR2004 - the ends of a shorter secret would reveal most of it

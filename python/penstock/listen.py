@@ -86,7 +86,7 @@ def _open_listener(settings: Settings, port: int, *, shared: bool) -> socket.soc
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if sys.platform == "linux":
         # The kernel closes a connection whose client does not read sent data. The engine cannot detect this, because
-        # the server has the data.
+        # it has already passed the data to the server.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, settings.server.write_stall_ms)
         # Keep-alive probes detect clients that vanished. Nothing else would detect this on a WebSocket, which may be
         # silent in both directions.
@@ -107,7 +107,7 @@ def _open_listener(settings: Settings, port: int, *, shared: bool) -> socket.soc
 
 def stop_accepting(settings: Settings) -> None:
     """Makes this process stop accepting connections, so that other processes with the same listening socket accept
-    them. Connections that this process has accepted go on, also those that are still in their TLS handshake.
+    them. Connections that this process has accepted continue, even if they are still in their TLS handshake.
     """
     path = f"{settings.server.run_dir}/retired-{os.getpid()}.sock"
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as deaf:
@@ -176,7 +176,7 @@ def open_private_socket(path: str) -> socket.socket:
 
 def local_host(settings: Settings) -> str:
     """Returns the IP address at which programs on this machine reach the gateway."""
-    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.bind_address, settings.bind_address)  # noqa: S104 - it is replaced
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.bind_address, settings.bind_address)  # noqa: S104 - the wildcard address is replaced, not bound
 
 
 def request_ready_over_tls(settings: Settings, certificate: str) -> socket.socket | None:

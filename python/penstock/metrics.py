@@ -383,7 +383,7 @@ class MetricsPush(msgspec.Struct, frozen=True):
     duration_us: int = 0
     held: list[tuple[str, str, int]] = []
     """Amounts of budgets that are reserved for requests in progress: limit id, group value and amount. They include the
-    requests of other workers that this one knows.
+    requests of other workers, as far as this worker knows them.
     """
 
 

@@ -48,13 +48,13 @@ def run_mock_provider(binary: str, port: int | None = None) -> Generator[str]:
 
 def _start_process(binary: str, port: int) -> subprocess.Popen[bytes]:
     try:
-        return subprocess.Popen(  # noqa: S603 - the operator names the program
+        return subprocess.Popen(  # noqa: S603 - the operator chooses the program
             [binary, "--host", "127.0.0.1", "--port", str(port)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             bufsize=0,
             process_group=0,
-            preexec_fn=lambda: process.set_parent_death_signal(signal.SIGKILL),  # noqa: PLW1509 - no thread runs yet
+            preexec_fn=lambda: process.set_parent_death_signal(signal.SIGKILL),  # noqa: PLW1509 - this process has no other threads yet
         )
     except OSError as error:
         hint = "; hint: make wheel, or name the program" if Path(binary) == BUNDLED_PROGRAM else ""

@@ -193,8 +193,8 @@ SCHED_SETATTR_SYSCALLS = {"x86_64": 314, "aarch64": 274}
 # saturated worker.
 NICENESS = 10
 # The scheduler may let a process that had to wait run for up to two slices without interruption. With slices of 4 ms,
-# calls next to a busy interpreter on the same core took 0.8 ms longer (p99). With these they take 0.3 ms longer, at no
-# measurable cost.
+# calls next to a busy interpreter on the same core took 0.8 ms longer (p99). With this length they take 0.3 ms longer,
+# at no measurable cost.
 TIME_SLICE_SECONDS = 0.000_25
 
 
@@ -277,7 +277,7 @@ class ChildTask:
     """
 
     def __init__(self, task: Callable[[], bytes], name: str) -> None:
-        """Forks and runs the function. `name` says what it does, for error messages."""
+        """Forks and runs the function. `name` describes the function in error messages."""
         self._name = name
         self._response: bytes | None = None
         self._out, into = os.pipe()

@@ -157,7 +157,8 @@ class RecordFile:
         try:
             return os.pwrite(self._direct, pages, end)
         except OSError:
-            # The page cache may have space where direct I/O has none, or the file system may not support direct I/O.
+            # Writes use the page cache for some time, because it may have space where direct I/O has none. The file
+            # system may also not support direct I/O.
             self._detour_until = started_at + DETOUR_SECONDS
             return 0
         finally:

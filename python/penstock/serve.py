@@ -127,8 +127,8 @@ class GranianServer(MPServer):
             websockets=False,
             http=HTTPModes.http1,
             backpressure=4096,
-            # The edge reuses its connections. A day: if an idle connection were closed, the edge might send a request
-            # on it at the same moment.
+            # One day. The edge reuses idle connections. If one were closed after a shorter time, the edge might send a
+            # request on it at the same moment.
             http1_settings=HTTP1Settings(header_read_timeout=24 * 3_600_000),
         )
 
@@ -332,7 +332,7 @@ class Supervisor:
         if self.metrics_socket:
             self.metrics_socket.close()
 
-    def _load_edge(self, index: int) -> Any:  # noqa: ANN401 - what Granian calls is typed by its own door
+    def _load_edge(self, index: int) -> Any:  # noqa: ANN401 - the ASGI application that Granian calls
         process.set_parent_death_signal(signal.SIGUSR1)
         process.detach_child(self.pid)
         process.set_process_title(f"edge {index}")

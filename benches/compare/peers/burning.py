@@ -16,8 +16,8 @@ def add_burn_route() -> None:
     """Adds the route below `/v1/health`, where no key is required."""
     from litestar import get  # noqa: PLC0415 - edge processes load no web framework
 
-    from penstock.authorization import allow_anyone  # noqa: PLC0415 - the child alone needs it
-    from penstock.resources import health  # noqa: PLC0415 - the child alone needs it
+    from penstock.authorization import allow_anyone  # noqa: PLC0415 - needed only in the child process
+    from penstock.resources import health  # noqa: PLC0415 - needed only in the child process
 
     @get("/burn", guards=[allow_anyone], sync_to_thread=False)
     def burn_cpu() -> str:

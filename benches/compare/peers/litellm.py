@@ -47,5 +47,5 @@ class Litellm(Peer):
         # Uses the price list of the package. Downloading it would delay the start.
         return {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_TELEMETRY": "False"}
 
-    def request_headers(self, launch: LaunchContext) -> dict[str, str]:  # noqa: ARG002 - peers differ in what they need
+    def request_headers(self, launch: LaunchContext) -> dict[str, str]:  # noqa: ARG002 - other peers use it
         return {"authorization": f"Bearer {MASTER_KEY}"}

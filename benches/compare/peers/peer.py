@@ -14,7 +14,7 @@ INSTALL_TIMEOUT_SECONDS = 900
 MAX_REASON_LENGTH = 300
 
 
-class PeerUnavailable(Exception):  # noqa: N818 - says what the peer is
+class PeerUnavailable(Exception):  # noqa: N818 - the name describes the state of the peer
     """Raised if a peer cannot be measured; the message is the reason."""
 
 
@@ -24,7 +24,7 @@ class LaunchContext:
 
     port: int
     provider_url: str
-    """The address of the pretend provider, without a path."""
+    """Address of the mock provider, without a path."""
     folder: Path
 
     @property
@@ -38,13 +38,13 @@ class Peer:
 
     name = ""
     has_process = True
-    """Whether there is something to start and to measure (not so when asking directly)."""
+    """True if the peer is a process to start and to measure; false for requests sent directly to the provider."""
     is_verbatim = True
-    """Whether the provider's events pass as they are, so that they can be counted exactly."""
+    """True if the peer forwards the provider's events unchanged, so that they can be counted exactly."""
     timeout_seconds = 30.0
-    """Seconds until it must have answered."""
+    """Time limit for each response of the peer."""
     max_rounds = 100
-    """Peers that no target names are measured in fewer rounds."""
+    """Maximum number of rounds in which the peer is measured. Lower for peers that no target refers to."""
 
     @property
     def cache_dir(self) -> Path:
@@ -62,10 +62,10 @@ class Peer:
         """Returns variables that are added to the minimal environment."""
         return {}
 
-    def chat_path(self, *, streamed: bool) -> str:  # noqa: ARG002 - for those that override it
+    def chat_path(self, *, streamed: bool) -> str:  # noqa: ARG002 - subclasses use it
         return CHAT_PATH
 
-    def request_headers(self, launch: LaunchContext) -> dict[str, str]:  # noqa: ARG002 - peers differ in what they need
+    def request_headers(self, launch: LaunchContext) -> dict[str, str]:  # noqa: ARG002 - other peers use it
         return {"authorization": "Bearer sk-pretend"}
 
     def chat_path_for_config(self, config: str) -> str:  # noqa: ARG002 - as above

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 ADMIN_KEY_PATTERN = re.compile(r"^admin key.*: (\S+)$", re.MULTILINE)
 REQUEST_TIMEOUT_SECONDS = 30
-# Variants of a request: figures alone in its log, bodies too, with policies, and by a saved prompt.
+# Variants of a request: `plain` logs only figures, `bodies` also logs bodies, `limits` adds policies, and `prompt` uses
+# a saved prompt.
 STORED_VARIANTS = ("plain", "bodies", "limits", "prompt")
 PROVIDER_SLUG = "bench-openai"
 PROMPT_SLUG = "bench-prompt"
@@ -86,7 +87,7 @@ class StoredPenstock(Penstock):
         return self.headers_for_config(launch, "plain")
 
     def headers_for_config(self, launch: LaunchContext, config: str) -> dict[str, str]:
-        """Returns the headers of one variant: `plain`, `bodies`, `limits` or `prompt`. All but `bodies` record figures only."""
+        """Returns the headers of one variant: `plain`, `bodies`, `limits` or `prompt`. Only `bodies` logs bodies."""
         if not self._keys:
             self._keys = self._create_objects(launch)
         headers = {
@@ -103,7 +104,7 @@ class StoredPenstock(Penstock):
     def chat_path_for_config(self, config: str) -> str:
         return f"/v1/prompts/{PROMPT_SLUG}/completions" if config == "prompt" else super().chat_path_for_config(config)
 
-    def count_records(self, launch: LaunchContext) -> int | None:  # noqa: ARG002 - the log store is not a file of lines
+    def count_records(self, launch: LaunchContext) -> int | None:  # noqa: ARG002 - the log store is no file whose lines can be counted
         return None
 
     def _create_objects(self, launch: LaunchContext) -> dict[str, str]:

@@ -66,7 +66,7 @@ def render_error(request: Request[Any, Any, Any], error: Exception) -> Response[
         message = f"{request.method} is not allowed at this path; allowed: {', '.join(allowed)}{hint}"
     body = error_envelope(message, code, listed)
     if any(resources.is_path_of(name, request.url.path) for name in ("guardrails", "execute_guardrails")):
-        # The documented envelope of these routes, for clients that read the error there.
+        # The error envelope that these routes document, for clients that read the field `error`.
         body["error"] = {**openai_error(message, status, listed), "code": code}
     if resources.uses_client_errors(request.url.path):
         client = detect_client_format(request.scope["headers"])

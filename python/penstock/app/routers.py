@@ -91,8 +91,8 @@ def build_router(names: Iterable[str]) -> Router:
 
 
 def storeless_routers() -> list[Router]:
-    """Returns routers that answer 404 for resources that need the store. Without them these paths would be proxied to a
-    provider.
+    """Returns routers with a 404 response for resources that need the store. Without these routers, the paths would be
+    proxied to a provider.
     """
 
     @answers(

@@ -57,7 +57,7 @@ class ChangeNotifier(NamedTuple):
         await self.publisher.wait_until_applied(number)
 
 
-def open_store(  # noqa: PLR0913, PLR0917 - the parts that it connects
+def open_store(  # noqa: PLR0913, PLR0917 - one parameter for each part that it connects
     settings: Settings,
     published: SnapshotChannel,
     url: Secret,

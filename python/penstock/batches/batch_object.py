@@ -150,7 +150,8 @@ def collect_headers(
         gateway_header = _to_gateway_header(name, prefixes)
         if gateway_header or name in FORWARDED_HEADERS:
             models[gateway_header or name] = value
-    # A provider header with the gateway's own name, or an alias of it, selects no provider.
+    # `x-gateway-provider: gateway` (or an alias, such as `portkey`) names this gateway, not a provider, so the header
+    # is dropped.
     if models.get(f"{HEADER_PREFIX}provider") in {prefix.removeprefix("x-").removesuffix("-") for prefix in prefixes}:
         del models[f"{HEADER_PREFIX}provider"]
     models.update(_validate_options(options, prefixes))
@@ -168,7 +169,7 @@ class SelectedProvider(NamedTuple):
 
 
 async def select_provider(session: TenantStore, headers: Mapping[str, str], able: Collection[str]) -> SelectedProvider:
-    """Returns the provider that runs a batch in its own batch API. `able` has the providers with such an API. A config
+    """Returns the provider that runs a batch in its own batch API. `able` names providers with such an API. A config
     is rejected, because it may lead to several providers.
     """
     provider_name = headers.get(f"{HEADER_PREFIX}provider") or ""

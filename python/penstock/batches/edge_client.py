@@ -27,7 +27,7 @@ CONNECT_TIMEOUT_SECONDS = 5.0
 TIMEOUT_FACTOR = 3
 GOOD, ABSENT, UNAVAILABLE = 200, 404, 503
 MAX_ERROR_BODY_BYTES = 64 * 1024
-LOOPBACK_ADDRESSES = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - nothing is bound here
+LOOPBACK_ADDRESSES = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - not bound, only replaced
 
 
 class EdgeClient:

@@ -191,7 +191,7 @@ class GatewayBatch:
                 return
 
 
-class _LineNotSent(Exception):  # noqa: N818 - it is no fault
+class _LineNotSent(Exception):  # noqa: N818 - it is no error
     """The line was not sent and will not be, because the batch is stopping."""
 
 
@@ -220,4 +220,4 @@ def _retry_delay(attempt: int, reply: EdgeResponse | None) -> float:
     retry_after = reply.retry_after if reply else ""
     if retry_after.isdecimal():
         return min(float(retry_after), LONGEST_PAUSE)
-    return min(2 ** (attempt - 1), LONGEST_PAUSE) * random.uniform(0.5, 1.0)  # noqa: S311 - it spreads, it hides nothing
+    return min(2 ** (attempt - 1), LONGEST_PAUSE) * random.uniform(0.5, 1.0)  # noqa: S311 - it spreads retries, and hides nothing

@@ -47,7 +47,7 @@ class BatchInput:
     """The lines of one batch."""
 
     def __init__(self, blobs: BlobStore, settings: Settings, row: Row) -> None:
-        """Stores the storage, the id of the input file, and the endpoint of its lines."""
+        """Stores the blob storage, the id of the input file, and the endpoint of its lines."""
         self._blobs = blobs
         self._settings = settings
         self._file_id: str = row["input_file_id"]
@@ -58,8 +58,8 @@ class BatchInput:
     async def validate(
         self, others: Callable[[BatchLine, BatchLine], Iterator[LineFault]] | None = None
     ) -> tuple[int, list[InputError]]:
-        """Counts and validates the lines. Returns their number and the errors. `others` takes a line and the first line
-        of the file, and yields further faults of the line.
+        """Counts and validates the lines. Returns their number and the errors. `others` is an additional
+        check: it takes a line and the first line of the file, and yields further faults of the line.
         """
         names: set[str] = set()
         total, wrong = 0, list[InputError]()

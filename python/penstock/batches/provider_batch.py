@@ -77,7 +77,7 @@ class ProviderBatch:
         await self._translate_results(batch_input)
         return self._job["ended"]
 
-    async def _save_progress(self, **facts: Any) -> None:  # noqa: ANN401 - what is known differs
+    async def _save_progress(self, **facts: Any) -> None:  # noqa: ANN401 - the saved values differ by step
         """Saves the progress in the batch's row, so that a later run resumes there."""
         self._job.update(facts)
         await self._update_row({"job": self._job})

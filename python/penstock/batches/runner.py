@@ -283,8 +283,8 @@ class BatchRunner:
         return await self._set_status(row["id"], IN_PROGRESS, (VALIDATING,), total=total)
 
     async def _line_checker(self, job: Mapping[str, Any]) -> Callable[[BatchLine, BatchLine], Iterator[LineFault]]:
-        """Returns a function that yields the reasons why the batch's provider cannot run a line. It is not for lines
-        that the gateway sends itself, which the edge checks.
+        """Returns a function that yields the reasons why the batch's provider cannot run a line. Only for
+        batches of providers: the edge checks the lines that the gateway sends itself.
         """
         provider, models = batch_provider_for(job["provider"]), None
         if integration_id := job.get("integration_id"):

@@ -134,7 +134,7 @@ class S3Bucket:
         no error.
         """
 
-        async def fetch(client: Any) -> tuple[bytes, int, str]:  # noqa: ANN401 - the client is generated
+        async def fetch(client: Any) -> tuple[bytes, int, str]:  # noqa: ANN401 - the client class is generated at runtime
             span = f"bytes={offset}-{offset + length - 1}"
             location = {"Bucket": self.options.bucket, "Key": self._prefix + name}
             try:
@@ -168,7 +168,7 @@ class S3Bucket:
         location = {"Bucket": self.options.bucket, "Key": self._prefix + name}
         fields = {"ResponseContentType": media_type, "ResponseContentDisposition": f'attachment; filename="{filename}"'}
 
-        async def sign(client: Any) -> str:  # noqa: ANN401 - the client is generated
+        async def sign(client: Any) -> str:  # noqa: ANN401 - the client class is generated at runtime
             return await client.generate_presigned_url("get_object", {**location, **fields}, ExpiresIn=seconds)
 
         return await self._guard(sign)
@@ -228,7 +228,7 @@ class S3Bucket:
                 if is_visible:
                     await self.delete(name)
 
-    async def _call(self, operation: str, name: str | None, **fields: Any) -> Any:  # noqa: ANN401 - the client is generated
+    async def _call(self, operation: str, name: str | None, **fields: Any) -> Any:  # noqa: ANN401 - the client class is generated at runtime
         if name is not None:
             fields["Key"] = self._prefix + name
 
@@ -261,7 +261,7 @@ class S3Bucket:
         hint = "try again later" if is_temporary else f"check {self.options.setting}, and the `s3_` settings beside it"
         return UnavailableError(f"the bucket {self.options.bucket!r} {subject}; hint: {hint}")
 
-    async def _open_client(self) -> Any:  # noqa: ANN401 - its class is generated when it runs
+    async def _open_client(self) -> Any:  # noqa: ANN401 - the client class is generated at runtime
         async with self._turn:
             if self._client is None:
                 options = self.options

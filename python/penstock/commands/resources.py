@@ -25,7 +25,7 @@ def prints_field(name: str, prefix: str = "") -> Callable[[Callable[..., dict[st
     def decorate(command: Callable[..., dict[str, Any]]) -> Callable[..., None]:
         @JSON_OPTION
         @wraps(command)
-        def run(*args: Any, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - those of the command
+        def run(*args: Any, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - the parameters of the command
             result = command(*args, **options)
             if as_json:
                 print_json(result)

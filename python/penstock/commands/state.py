@@ -54,7 +54,7 @@ def export(url: str, api_key: str, output: Any) -> None:  # noqa: ANN401 - click
 @click.option("--yes", is_flag=True, help="Apply without confirmation.")
 @click.option("--prune", is_flag=True, help="Delete what is not in the file, in the lists that the file contains.")
 @click.option("--json", "as_json", is_flag=True, help="Print the changes as JSON; needs --plan.")
-def apply(  # noqa: PLR0913, PLR0917 - an option each
+def apply(  # noqa: PLR0913, PLR0917 - one parameter for each option
     url: str,
     api_key: str,
     file: Any,  # noqa: ANN401 - click says no more
@@ -163,7 +163,7 @@ def _parse_yaml(text: str) -> object:
     return _yaml_codec().load(text)
 
 
-def _describe_yaml_error(error: Any) -> str:  # noqa: ANN401 - its kinds have different fields
+def _describe_yaml_error(error: Any) -> str:  # noqa: ANN401 - the error classes have different fields
     mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
     return f"{problem} in line {mark.line + 1}" if mark and problem else str(error).splitlines()[0]
 

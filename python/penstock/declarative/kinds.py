@@ -139,7 +139,7 @@ class ResourceKind:
             {**exported, "secret_mappings": state.export_mappings(row)} if "secret_mappings" in exported else exported
         )
 
-    def diff_resource(self, resource: Mapping[str, Any], stored: Mapping[str, Any], *, prune: bool) -> JsonObject:  # noqa: ARG002 - for kinds that hold lists
+    def diff_resource(self, resource: Mapping[str, Any], stored: Mapping[str, Any], *, prune: bool) -> JsonObject:  # noqa: ARG002 - overridden by kinds with lists
         """Returns the fields to change. If one of `secret_fields` changes, includes all of them that are in clear text.
         The gateway requires the credentials again with a new destination.
         """
@@ -353,8 +353,8 @@ class Configs(ResourceKind):
         return {**super().export_row(state, config_row), "config": msgspec.json.decode(config_row["config"])}
 
     def confirm_changes(self, state: GatewayState, stored: JsonObject, changed: JsonObject) -> JsonObject:
-        """Omits `config` if a dry run on the gateway reports no change. The client cannot compare them itself, because
-        the credentials of the stored config are masked.
+        """Omits `config` if a dry run on the gateway reports no change. The client cannot compare the configs itself,
+        because the credentials of the stored config are masked.
         """
         if "config" not in changed or not count_masks(stored["config"]):
             return changed

@@ -136,8 +136,8 @@ class Plan:
         """Compares the document with the gateway. Changes nothing."""
         self._prune = prune
         self.steps: list[Step] = []
-        # New keys and links, which the gateway returns only once. Each is a kind (`key` or `link`), the resource, and
-        # the text.
+        # New keys and links, which the gateway returns only once. Each has a kind (`key` or `link`), the name of its
+        # resource, and the key or link itself.
         self.texts: list[tuple[str, str, str]] = []
         self._removals: list[Step] = []
         # True if a planned change of the organisation may change values that workspaces inherit.

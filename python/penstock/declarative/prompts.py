@@ -62,7 +62,7 @@ class VersionedTemplates(ResourceKind):
     def update(
         self,
         state: GatewayState,
-        workspace: JsonObject | None,  # noqa: ARG002 - the id names the template
+        workspace: JsonObject | None,  # noqa: ARG002 - the id identifies the template
         stored: JsonObject,
         changed: JsonObject,
     ) -> None:

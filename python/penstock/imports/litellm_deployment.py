@@ -295,7 +295,7 @@ class _RowReader:
 
 
 def read_retries(field: Node) -> int | None:
-    """Returns the number of retries, at most what a config allows."""
+    """Returns the number of retries, limited to the maximum of a config."""
     number = field.number()
     if number is None:
         return None

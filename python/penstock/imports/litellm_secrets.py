@@ -60,7 +60,7 @@ class Decryptor:
             raise self._wrong_key() from None
 
     def _decrypt_gcm(self, text: str) -> str:
-        from cryptography.exceptions import InvalidTag  # noqa: PLC0415 - only databases need it
+        from cryptography.exceptions import InvalidTag  # noqa: PLC0415 - needed only to import from a database
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415 - loads slowly
 
         key = self._require_key()

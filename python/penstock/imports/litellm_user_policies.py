@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 JsonObject = dict[str, Any]
 
 MAX_POLICIES = 200
-# Names of rate limits policies end in the type.
+# `MAX_NAME_CHARS` is below the 255 characters of a policy name, because the type is appended to some names.
 MAX_NAME_CHARS, MAX_VALUE_CHARS, MAX_GROUP_BYTES = 240, 512, 256
 LIMIT_FIELDS = ("max_budget", "tpm_limit", "rpm_limit")
 BUDGET_FIELDS = (*LIMIT_FIELDS, "soft_budget", "budget_duration")
@@ -20,7 +20,7 @@ BUDGET_FIELDS = (*LIMIT_FIELDS, "soft_budget", "budget_duration")
 
 def add_user_policies(workspace: JsonObject, row: Node, limits_row: Node, user: str, title: str) -> None:
     """Adds the policies of one user to a workspace. `limits_row` is the row with the limits: that of the user, or that
-    of a budget. `user` is the value of `metadata._user`, and `title` says what kind of user it is.
+    of a budget. `user` is the value of `metadata._user`. The names of the policies begin with `title`, a kind of user.
     """
     usage, rates = workspace["usage_limits_policies"], workspace["rate_limits_policies"]
     limits = [field for name in LIMIT_FIELDS if (field := limits_row.child(name))]

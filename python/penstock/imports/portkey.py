@@ -79,8 +79,8 @@ MANUAL_LISTS = {
     "secret_references": "create the secret references",
     "mcp_servers": "MCP servers are not imported",
 }
-# Lists of objects in the order in which they are read. Providers follow integrations, because they refer to them.
 VIRTUAL_KEY_NAMES = ("virtual_key", "virtualKey")
+# Lists of objects in the order in which they are read. Providers follow integrations, because they refer to them.
 LISTS = ("integrations", "providers", "virtual_keys", "configs", "prompts")
 KIND_OF_OBJECT = {
     "virtual-key": "virtual_keys",
@@ -230,7 +230,7 @@ class _Importer:
             field.manual(message)
         else:
             own = node.child("slug")
-            # A slug that was replaced keeps the message that says so.
+            # If the slug was replaced, its node already has a message about that, so the name gets this message.
             described = own if own and own.value == slug else node.child("name") or own or node
             described.manual(message)
         return f"${{{variable}}}"

@@ -109,7 +109,7 @@ def parse_toml(name: str, text: str) -> Source:
     return Source(name, _to_plain(name, tree), dict(_iter_toml_lines(text)))
 
 
-def _describe_yaml_error(error: Any) -> str:  # noqa: ANN401 - its kinds have different fields
+def _describe_yaml_error(error: Any) -> str:  # noqa: ANN401 - the error classes have different fields
     mark, problem = getattr(error, "problem_mark", None), str(getattr(error, "problem", "") or "it cannot be parsed")
     # The message on a duplicate key repeats both values, which may be credentials.
     problem = "a key is there twice" if problem.startswith("found duplicate key") else problem.splitlines()[0]
@@ -132,8 +132,8 @@ def _collect_yaml_lines(node: Any, path: Path, lines: dict[Path, int]) -> None: 
 
 
 def _iter_toml_lines(text: str) -> Iterator[tuple[Path, int]]:
-    """Yields the line number of each table and key that a single line shows. Keys inside of values with several lines
-    are not found.
+    """Yields the path and the line number of each table and key. Omits keys inside of values that span several
+    lines.
     """
     table: Path = ()
     counts: dict[Path, int] = {}

@@ -31,7 +31,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     format: int
     version: str
     created_at: str
-    # Revision of the tables.
+    # Revision of the tables: the last migration that the store had.
     revision: str
     # Number of rows by table, in an order in which they can be inserted.
     tables: dict[str, int]

@@ -29,13 +29,13 @@ class JwksRefresher:
         self._failing_sources: set[IssuerKeys] = set()
 
     async def run(self) -> None:
-        """Refreshes the keys until cancelled. Returns at once if there are no sources."""
+        """Refreshes the keys until cancelled. Returns at once if no identity provider has a JWKS URL."""
         while self._sources:
             await self.refresh_all()
             await asyncio.sleep(self._seconds)
 
     async def refresh_all(self) -> None:
-        """Refreshes all sources once, concurrently."""
+        """Fetches the keys of all identity providers once, concurrently."""
         if any(await asyncio.gather(*map(self._refresh_source, self._sources))):
             self._on_change()
 

@@ -49,7 +49,7 @@ POLL_SECONDS = 5.0
 QUIET_SECONDS = 60.0
 LEASE_MS = 60_000
 PAGE_SIZE = 500
-# Rows of a page that is skipped, because the export begins later.
+# Page size for rows before the first row of the export. These pages are read only to find the page after them.
 SKIPPED_PAGE_SIZE = MAX_PAGE_SIZE
 # Number of bodies that are read at the same time, and kept in memory. Each is a separate read from a pack.
 CONCURRENT_BODIES = 8
@@ -70,7 +70,7 @@ class LogExporter:
         self._blobs = blobs
         self._logs = log_service
         self._exporter_id = new_id()
-        # Organisation and workspace of the last export. The next one is of others, if some wait.
+        # Organisation and workspace of the last export. An export of another tenant runs next, if one waits.
         self._last = ("", "")
         self._wake_event = asyncio.Event()
 

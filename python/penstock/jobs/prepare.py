@@ -296,7 +296,7 @@ def initialise_store(settings: Settings, email: str | None) -> str | None:
 
 
 def reset_admin_key(settings: Settings) -> str | None:
-    """Replaces the admin key of the organisation. Returns the new key, or `None` if it is the configured one."""
+    """Replaces the admin key of the organisation. Returns the new key, or `None` if the settings contain it."""
 
     async def run_reset() -> str | None:
         database = open_database(settings)

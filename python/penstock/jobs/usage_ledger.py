@@ -83,9 +83,9 @@ class UsageLedger:
         self._synced_until = now() - SYNC_OVERLAP_MS
         self._worker_count = settings.server.workers
         self._report_due = 0.0
-        # Time at which this node registered, if the other nodes did not know it.
+        # Time of the first report of this node, if the other nodes did not know it before.
         self._registered_at: int | None = None
-        # Start of the first windows in which the other nodes leave a share for this node, once it is known.
+        # Start of the first windows in which the other nodes leave a share for this node; `None` until it is known.
         self._share_start: int | None = None
         self._is_failing = False
         self._unmarked: set[str] | None = None

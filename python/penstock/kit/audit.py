@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from penstock.authorization import Caller
     from penstock.store.tenant import TenantStore
 
-# Parts of the names of columns that the audit log never shows, not even as a mask, which would reveal their length.
+# Parts of the names of columns that the audit log never shows, not even masked: a mask would reveal a length.
 HIDDEN_COLUMNS = ("sealed", "sha256", "password", "brought_along", "given_by")
 # Names of columns in API responses, if they differ from the names in the database.
 SHOWN_NAMES = {"masked": "key", "global_access": "global_workspace_access"}

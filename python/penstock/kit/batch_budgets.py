@@ -65,7 +65,7 @@ class BatchBudgets:
     """Budgets of the caller and the target of one batch."""
 
     def __init__(self, budgets: Sequence[BatchBudget], log: Mapping[str, Any]) -> None:
-        """Stores the budgets. `log` has the properties of the batch under the names of the columns of logs."""
+        """Stores the budgets. `log` has the properties of the batch, named like the columns of the log store."""
         self._budgets, self._log = budgets, log
 
     @classmethod

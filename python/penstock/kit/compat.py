@@ -27,7 +27,7 @@ PYTHON_RUNTIMES = frozenset({"cpython", "pypy", "ironpython", "jython"})
 class CompatRequest(Request[Any, Any, Any]):
     """Request whose JSON body is normalised to the fields that the route accepts."""
 
-    async def json(self) -> Any:  # noqa: ANN401 - whatever it is
+    async def json(self) -> Any:  # noqa: ANN401 - any JSON value
         """Returns the body with the current field names, and without fields that repeat path parameters. Moves
         read-only fields to the state of the request, where `RequestContext.check_unchanged` compares them.
         """

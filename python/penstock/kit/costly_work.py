@@ -31,7 +31,7 @@ class CostlyWork:
         self._slots = FairSlots(*slots)
         self._max_seconds = max_seconds
 
-    async def run(self, function: Callable[..., Result], *args: Any) -> Result:  # noqa: ANN401 - passed on
+    async def run(self, function: Callable[..., Result], *args: Any) -> Result:  # noqa: ANN401 - arguments of any function
         """Runs a function. Raises `TimeoutError` if it takes too long, and `UnavailableError` if no slot becomes free
         in that time.
 
@@ -58,7 +58,7 @@ def _start_thread(
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Result] = loop.create_future()
 
-    def finish(result: Any, error: Exception | None) -> None:  # noqa: ANN401 - of the function
+    def finish(result: Any, error: Exception | None) -> None:  # noqa: ANN401 - any result of the function
         slot.close()
         if done.cancelled():
             return

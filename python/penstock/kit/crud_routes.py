@@ -27,7 +27,7 @@ from penstock.store.tenant import Row
 StructType = type[msgspec.Struct]
 # Converts rows to response structs, and loads the related rows that these need.
 RowRenderer = Callable[[TenantSession, list[Row]], Awaitable[list[Any]]]
-# A handler gets the session, the row of an update, the body, and what its `prepare` returned if it has one.
+# Create and update handlers get the session, the row (update only), the body, and the result of `prepare` if it is set.
 CreateHandler = Callable[..., Awaitable[Any]]
 UpdateHandler = Callable[..., Awaitable[Any]]
 # Does slow work before the transaction, in which other changes wait. It gets the context, the key of an update, and
@@ -100,10 +100,10 @@ class CrudRoutes:
     def create_route(
         self,
         new: StructType,
-        response_type: Any,  # noqa: ANN401 - what the framework makes of it
+        response_type: Any,  # noqa: ANN401 - any type that the framework encodes
         make: CreateHandler,
         prepare: PrepareHandler | None = None,
-    ) -> Any:  # noqa: ANN401 - as above
+    ) -> Any:  # noqa: ANN401 - a route handler of the framework
         """Builds the route that creates an object."""
 
         @post("/", status_code=200, **self._route_options("create", f"Create {self._singular}", make))
@@ -117,10 +117,10 @@ class CrudRoutes:
 
     def list_route(
         self,
-        response_type: Any,  # noqa: ANN401 - as above
+        response_type: Any,  # noqa: ANN401 - any type that the framework encodes
         showing: RowRenderer,
         requested: Callable[..., ListQuery] | None = None,
-    ) -> Any:  # noqa: ANN401 - as above
+    ) -> Any:  # noqa: ANN401 - a route handler of the framework
         """Builds the route that lists the objects."""
         resource, default_query = self.resource, workspace_query if self._is_placed else organisation_query
         # `context` depends on `list_query`, because the framework resolves two independent dependencies much more
@@ -147,7 +147,7 @@ class CrudRoutes:
 
         return index
 
-    def get_route(self, response_type: Any, showing: RowRenderer) -> Any:  # noqa: ANN401 - as above
+    def get_route(self, response_type: Any, showing: RowRenderer) -> Any:  # noqa: ANN401 - a route handler of the framework
         """Builds the route that returns one object."""
         resource = self.resource
 
@@ -162,12 +162,12 @@ class CrudRoutes:
     def update_route(
         self,
         change: StructType,
-        changed: Any,  # noqa: ANN401 - as above
+        changed: Any,  # noqa: ANN401 - any type that the framework encodes
         alter: UpdateHandler,
-        response_type: Any,  # noqa: ANN401 - as above
+        response_type: Any,  # noqa: ANN401 - any type that the framework encodes
         showing: RowRenderer,
         prepare: PrepareHandler | None = None,
-    ) -> Any:  # noqa: ANN401 - as above
+    ) -> Any:  # noqa: ANN401 - a route handler of the framework
         """Builds the route that updates an object. A client may also send back read-only fields of `response_type`."""
         resource = self.resource
         route_options = self._route_options("update", f"Update {self._singular}", alter)
@@ -184,7 +184,7 @@ class CrudRoutes:
 
         return update
 
-    def delete_route(self, leave: DeleteHandler) -> Any:  # noqa: ANN401 - as above
+    def delete_route(self, leave: DeleteHandler) -> Any:  # noqa: ANN401 - a route handler of the framework
         """Builds the route that deletes an object."""
         resource = self.resource
 

@@ -331,7 +331,7 @@ class CustomLogWriter:
             costs = self._calculator.compute_costs(requests)
         except PenstockError as error:
             # Stores the logs without costs, because re-rating can add these later.
-            log.error("the costs of custom logs are not known: %s", error)  # noqa: TRY400 - the problems say it all
+            log.error("the costs of custom logs are not known: %s", error)  # noqa: TRY400 - a traceback would add nothing to the problems
             costs = [None] * len(used)
         for (record, _), cost in zip(used, costs, strict=True):
             record["cost_nanodollars"] = None

@@ -210,8 +210,8 @@ def _parse_metadata(path: str, metadata: JsonObject | str | None) -> JsonObject:
 
 
 class Draft(msgspec.Struct, frozen=True):
-    """Checks with their credentials, actions, and the credentials of the organisation that the checks need. Those are
-    used for the validation, and not stored with the checks.
+    """Checks with their credentials, actions, and the credentials of the organisation that the checks need. The
+    organisation's credentials are used for the validation, and not stored with the checks.
     """
 
     checks: list[JsonObject]

@@ -20,7 +20,7 @@ NO_CONTENT, NOT_MODIFIED = 204, 304
 class JsonResponse(Response[Any]):
     """Response of a route that returned a plain value instead of a `Response`."""
 
-    def to_asgi_response(self, *args: Any, **requested: Any) -> Any:  # noqa: ANN401 - the framework's own has ten arguments
+    def to_asgi_response(self, *args: Any, **requested: Any) -> Any:  # noqa: ANN401 - the framework's method has ten arguments
         """Encodes the value as JSON. A response with headers, cookies or another media type takes the framework's
         slower path.
         """

@@ -109,7 +109,7 @@ async def end_authority(
         await org_session.mark_changed(*{section_name(api_keys, row["api_key_id"]) for row in rows})
 
 
-async def create_user_key(  # noqa: PLR0913 - what a key consists of
+async def create_user_key(  # noqa: PLR0913 - one parameter for each property of a key
     session: TenantSession,
     workspace: Row,
     user_id: str,

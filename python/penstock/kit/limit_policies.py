@@ -210,8 +210,8 @@ class KeyRules:
     """Condition and group keys that a policy may use."""
 
     def __init__(self, allowed: Sequence[str], other: Iterable[str] = (), other_need: str = "") -> None:
-        """Stores the allowed keys. `other` are keys that only other policies may use, and `other_need` states for which
-        ones.
+        """Stores the allowed keys. `other` are keys that only other policies may use, and `other_need` names these
+        policies in error messages.
         """
         self._allowed, self._other, self._other_need = allowed, frozenset(other), other_need
         self._suggester = NameSuggester()

@@ -117,7 +117,7 @@ class LimitPeriod(NamedTuple):
         return total or 0, [self._to_entity(row) for row in rows]
 
     async def reset(self, *, value_key: str | None = None, entity_id: str | None = None) -> UsageEntity | None:
-        """Sets the usage of one value to 0. Returns its entity as it was, or `None` if it had no usage."""
+        """Sets the usage of one value to 0. Returns its entity from before the reset, or `None` if it had no usage."""
         condition = limit_usage.c.value_key == value_key if entity_id is None else limit_usage.c.id == entity_id
         conditions = [*self._conditions(), condition]
         rows = await self._fetch(self._select(*conditions))

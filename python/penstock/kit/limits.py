@@ -202,8 +202,8 @@ def _to_due(moment: datetime) -> str | None:
 
 
 def _passed_reset(before: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Returns the column `last_reset_at` if a period ended since it was stored, else nothing. Without it, new limits
-    would move the start of the current period, and with it the usage.
+    """Returns the column `last_reset_at` if a period ended since it was stored, else nothing. Without this
+    column, new limits would move the start of the current period, and so change which usage counts.
     """
     stored = (before or {}).get("last_reset_at")
     resets = [last_reset(limit, stored) for limit in list_limits((before or {}).get("usage_limits"))]

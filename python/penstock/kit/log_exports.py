@@ -71,8 +71,8 @@ def stored_filters(row: Row) -> ExportFilters:
 
 
 def export_filters(row: Row, email: str | None) -> LogFilters:
-    """Returns the filters of a stored export, limited to its workspace and to what its creator, who has this email
-    address, may see.
+    """Returns the filters of a stored export, limited to its workspace and to the logs that its creator may see.
+    `email` is the address of the creator.
     """
     access = LogAccess(row["organisation_id"], [row["workspace_id"]], row["restricted_to"], email)
     return stored_filters(row).parse().within(access)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
 import msgspec
 from litestar import Request
-from litestar.di import NamedDependency  # noqa: TC002 - the framework looks at annotations when it runs
+from litestar.di import NamedDependency  # noqa: TC002 - the framework reads the annotations at runtime
 from litestar.params import QueryParameter
 from msgspec import Meta
 
@@ -52,7 +52,7 @@ STATUS_CLASSES = {f"{first}xx": range(first * 100, first * 100 + 100) for first 
 MAX_PARAMETER_PROBLEMS = 20
 # Larger than all numbers in records, and exact in every number format.
 MAX_NUMBER = 2**53
-# Maximum number of rows before the page of an export. The export reads them, too.
+# Maximum number of rows that an export skips before its first row. It must read these rows, too.
 MAX_SKIPPED_ROWS = 1_000_000
 SKIPPED_MESSAGE = (
     f"{{}} skips {{:,}} logs: at most {MAX_SKIPPED_ROWS:,} are allowed; use time_of_generation_max to begin later"
@@ -226,7 +226,7 @@ def _check_parameters(request: AnyRequest) -> list[Problem]:
     return problems
 
 
-def read_log_filters(  # noqa: PLR0913, PLR0917 - the filters that there are
+def read_log_filters(  # noqa: PLR0913, PLR0917 - one parameter for each filter
     request: AnyRequest,
     context: NamedDependency[RequestContext],
     workspace_slug: Annotated[str | None, QueryParameter(description=WORKSPACE_WORDS)] = None,

@@ -113,7 +113,7 @@ def _select_columns(table: Table, without: frozenset[str]) -> Query:
 
 
 def _sort_columns(table: Table, requested: PageRequest) -> list[Column[Any]]:
-    # Ids are in the order of creation. The index that counts the rows also contains them.
+    # Sorts by id, which is the order of creation, because the index that is used to count the rows contains the ids.
     if requested.sort == "created_at":
         return [table.c.id]
     if requested.sort not in table.c:

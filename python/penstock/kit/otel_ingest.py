@@ -278,9 +278,9 @@ def read_body(body: bytes, content_type: str, content_encoding: str, items: Otlp
     """Returns the body of a request with `spans` or `log records`, decompressed and as JSON.
 
     Raises:
-        UnsupportedMediaTypeError: its content type or encoding is another one.
+        UnsupportedMediaTypeError: its content type or content encoding is not supported.
         BodyTooLargeError: it is too large when decompressed.
-        InvalidError: it cannot be decompressed, or is not what the content type says.
+        InvalidError: it cannot be decompressed, or does not match its content type.
 
     """
     kind = content_type.partition(";")[0].strip().lower()

@@ -43,7 +43,7 @@ class ProtobufTypes(NamedTuple):
 @cache
 def load_types() -> ProtobufTypes:
     """Imports protobuf and the messages. Most gateways receive no OTLP, and do not need their 2 MB."""
-    from google.protobuf import json_format  # noqa: PLC0415 - as said above
+    from google.protobuf import json_format  # noqa: PLC0415 - see the comment above
     from google.protobuf.message import DecodeError  # noqa: PLC0415
     from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (  # noqa: PLC0415
         ExportLogsServiceRequest,
@@ -148,7 +148,7 @@ def _read_varint(body: bytes, position: int, end: int) -> tuple[int, int] | None
         byte = body[position]
         position += 1
         value |= (byte & 0x7F) << shift
-        if byte < 0x80:  # noqa: PLR2004 - the highest bit says that more follow
+        if byte < 0x80:  # noqa: PLR2004 - the highest bit is set if more bytes follow
             return value, position
         shift += 7
     return None

@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
     JsonObject = dict[str, Any]
 
-# Guardrails are published with them, so only the sections of guardrails change.
+# `publishes` is false: guardrails are published with these credentials, so only the sections of guardrails change.
 PARTNER_CREDENTIALS = Resource("partner_credentials", table, unlisted=frozenset({"sealed"}))
-# Guardrails that an error names.
+# Maximum number of guardrails that an error names.
 MAX_NAMED_GUARDRAILS = 10
-# Where the engine reports a problem of credentials, and where the body of the request has them.
+# Path of an error in the parameters `credentials` and `baseURL`, as the engine reports it.
 ENGINE_PATH = re.compile(rf"^\$?\.?checks\[\d+\]\.{PARAMETERS}\.({CREDENTIALS}|{BASE_URL})(.*)$")
 BODY_NAMES = {CREDENTIALS: CREDENTIALS, BASE_URL: "base_url"}
 
@@ -77,7 +77,7 @@ def reject_unknown_partner(partner: str) -> None:
 async def restore_credentials(
     session: TenantSession, row: Mapping[str, Any], credentials: JsonObject, base_url: str | None
 ) -> JsonObject:
-    """Returns the parameters `credentials` and `baseURL`. Masks stand for the stored credentials of `row`."""
+    """Returns the parameters `credentials` and `baseURL`, with the stored credentials of `row` in place of masks."""
     before = SplitDocument([], {})
     if row.get("sealed"):
         opened = config_credentials.decode_secrets(await session.open(row["sealed"], row["id"]))
@@ -88,7 +88,7 @@ async def restore_credentials(
 def restore_masks(
     partner: str, credentials: JsonObject, base_url: str | None, before: SplitDocument | None = None
 ) -> JsonObject:
-    """Returns the parameters `credentials` and `baseURL`. Masks stand for the stored credentials in `before`."""
+    """Returns the parameters `credentials` and `baseURL`, with the stored credentials in `before` in place of masks."""
     sent = partner_credentials.to_check({"slug": partner, "credentials": credentials, "base_url": base_url})
     try:
         restored = guardrail_credentials.restore_masks([sent], before or SplitDocument([], {}))
@@ -106,7 +106,7 @@ async def seal_parameters(session: TenantSession, row: Mapping[str, Any], parame
     divided = guardrail_credentials.split_credentials([check])
     return {
         "credentials": divided.masked[0][PARAMETERS][CREDENTIALS],
-        # Masked if it has a secret, which is then in `sealed`.
+        # The URL is masked if it contains a secret, which is then stored in `sealed`.
         "base_url": divided.masked[0][PARAMETERS].get(BASE_URL),
         "sealed": await session.seal(config_credentials.encode_secrets(divided.secrets), row["id"]),
     }
@@ -149,7 +149,7 @@ async def reject_unusable(partner: str, parameters: JsonObject, validator: Check
         options = dict.fromkeys(" and ".join(map(repr, names)) for names in required.values())
         problems.append(Problem(CREDENTIALS, f"lacks what the checks of {partner!r} need: {' or '.join(options)}"))
     checks = [partner_credentials.sample_check(check_id, parameters) for check_id in usable]
-    # Problems of other parameters are those of the guardrails.
+    # Ignores problems of other parameters: these are part of a guardrail, not of the credentials.
     engine_problems = await validator.find_problems(checks)
     problems += [problem for problem in engine_problems if ENGINE_PATH.match(problem.path)]
     if problems:
@@ -168,7 +168,7 @@ async def _find_problems(checks: list[JsonObject]) -> list[Problem]:
 
 
 def _body_error(problems: Sequence[Problem]) -> InvalidError:
-    """Returns the error with the paths of the request, each problem once."""
+    """Returns the error for these problems, without duplicates and with the paths of the request body."""
     located = [Problem(ENGINE_PATH.sub(_to_body_path, problem.path), problem.message) for problem in problems]
     unique = list(dict.fromkeys(located))
     return InvalidError(join_problems(unique), unique)
@@ -181,7 +181,7 @@ def _to_body_path(match: re.Match[str]) -> str:
 async def find_users(session: TenantSession, partner: str) -> list[Row]:
     """Returns the guardrails of the organisation and of its workspaces that use the credentials of a partner."""
     columns = (guardrails.c.id, guardrails.c.slug, guardrails.c.workspace_id, guardrails.c.checks)
-    # A quick choice by the ids of the checks; their content is read below.
+    # A coarse filter in SQL, by the ids of the checks. The checks themselves are read below.
     is_mentioned = cast(guardrails.c.checks, Text).contains(f'"{partner}.', autoescape=True)
     query = select(*columns).where(is_mentioned).order_by(guardrails.c.slug)
     rows = await session.organisation().fetch_rows(query, guardrails)

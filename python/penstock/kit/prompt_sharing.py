@@ -12,7 +12,7 @@ from penstock.errors import ConflictError
 from penstock.kit.collected_problems import CollectedProblems
 from penstock.kit.prompt_publication import ALL_WORKSPACES
 from penstock.kit.prompts import PROMPTS, PromptSummary
-from penstock.kit.shared_fields import OptionalTimestamp, WorkspaceId  # noqa: TC001 - read when a struct is used
+from penstock.kit.shared_fields import OptionalTimestamp, WorkspaceId  # noqa: TC001 - msgspec reads the annotations at runtime
 from penstock.schemas import field_error, format_timestamp, now, row_to_struct
 from penstock.store.prompt_tables import prompts, released_slugs
 

@@ -173,7 +173,7 @@ class VertexAiOptions(KeylessOptions, frozen=True, forbid_unknown_fields=True, k
     vertex_skip_ptu_cost_attribution: bool | None = None
     # Stored only for consoles, which display it; requests do not use it.
     vertex_map_metadata: bool | None = None
-    skipPtuCostAttribution: bool | None = None  # noqa: N815 - as clients of others call it
+    skipPtuCostAttribution: bool | None = None  # noqa: N815 - name that clients of other gateways send
 
 
 class FireworksOptions(ProviderOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -294,8 +294,8 @@ def field_names(provider: str) -> tuple[str, ...]:
 
 
 def needs_key(provider: str) -> bool:
-    """Returns true if requests to a provider fail without a credential. Its host is then public, and it does not accept
-    the identity of the machine.
+    """Returns true if requests to a provider fail without a credential. That is the case if its host is public
+    and it does not accept the identity of the machine.
     """
     form = OPTIONS_BY_PROVIDER.get(provider, ProviderOptions)
     host = urlsplit(_base_urls().get(provider, "")).hostname or ""

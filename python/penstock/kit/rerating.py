@@ -49,9 +49,9 @@ class ModelRating(msgspec.Struct, kw_only=True):
 
     logs: int = 0
     corrected: int = 0
-    # Logs whose model has no price today. Their stored cost stays as it is.
+    # Number of logs whose model has no price today. Their stored cost stays as it is.
     unpriced: int = 0
-    # Logs whose cost cannot be computed again.
+    # Number of logs whose cost cannot be computed again.
     skipped: int = 0
     old_cost: int = 0
     new_cost: int = 0

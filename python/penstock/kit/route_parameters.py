@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from litestar.di import NamedDependency  # noqa: TC002 - the framework looks at annotations when it runs
+from litestar.di import NamedDependency  # noqa: TC002 - the framework reads the annotations at runtime
 from litestar.params import PathParameter, QueryParameter
 
 from penstock.kit.limit_policies import PolicyStatus
@@ -40,7 +40,7 @@ SortField = Annotated[
 SortOrder = Annotated[Literal["asc", "desc"], QueryParameter(description="direction; default: newest first")]
 
 
-def read_page_request(  # noqa: PLR0913, PLR0917 - a parameter each
+def read_page_request(  # noqa: PLR0913, PLR0917 - one parameter for each query parameter
     context: NamedDependency[RequestContext],  # noqa: ARG001 - resolved first, because the framework needs far longer for two at once
     page_size: PageSize = None,
     current_page: PageNumber = None,

@@ -10,7 +10,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import msgspec
-from litestar import Request  # noqa: TC002 - the framework looks at annotations when it runs
+from litestar import Request  # noqa: TC002 - the framework reads the annotations at runtime
 from litestar.enums import RequestEncodingType
 from sqlalchemy import bindparam, or_, select
 
@@ -42,12 +42,12 @@ if TYPE_CHECKING:
     from penstock.store.tenant import Row
 
 
-# Unix time in milliseconds after which the edge worker no longer waits for the response.
+# Header with the Unix time in milliseconds after which the edge worker no longer waits for the response.
 DEADLINE_HEADER = "x-penstock-deadline-ms"
 # Statuses of workspaces that a session may change, and may read. An archived workspace is read-only.
 WRITABLE_STATES = frozenset({"active"})
 READABLE_STATES = WRITABLE_STATES | {"archived"}
-# Read-only fields that other requests and jobs change, besides times, so that a client may send back an old value.
+# Read-only fields, besides times, that other requests and jobs change. A client may therefore send back an old value.
 CHANGING_FIELDS = frozenset(["status", "current_usage", "updated_by", "version_id", "workspace_count"])
 # Built only once, because building a query takes longer than running it.
 WORKSPACE_ID_QUERY = (
@@ -375,7 +375,7 @@ class RequestContext:
 
     @property
     def sends_read_fields(self) -> bool:
-        """True if the body has fields that can only be read."""
+        """True if the body has read-only fields, which the client read in a response."""
         return bool(self._state.get("unchanged"))
 
     async def check_unchanged(self, session: TenantSession, response: msgspec.Struct) -> None:
@@ -398,7 +398,7 @@ class RequestContext:
             raise invalid_error(problems)
 
     def _reject_unchecked_fields(self) -> None:
-        """Raises InvalidError if the route did not compare the fields that can only be read."""
+        """Raises InvalidError if the route did not compare the read-only fields of the body."""
         if remaining := self._state.get("unchanged"):
             raise invalid_error([Problem(name, "can only be read") for name in remaining])
 

@@ -27,7 +27,7 @@ ALL_WORKSPACES: dict[str, Any] = {"allow_all_workspaces": True, "allowed_workspa
 
 
 class AccessFields(Protocol):
-    """Fields of a request body that say which workspaces may use a secret."""
+    """Fields of a request body that define which workspaces may use a secret."""
 
     @property
     def allow_all_workspaces(self) -> bool | UnsetType:

@@ -113,7 +113,7 @@ class LogClient:
 
     def _open_client(self) -> httpx2.AsyncClient:
         if self._client is None:
-            import httpx2  # noqa: PLC0415 - as in `_http_errors`
+            import httpx2  # noqa: PLC0415 - imported late, as in `_http_errors`
 
             # At the gateway's own log level, httpx2 would log every query.
             logging.getLogger("httpx2").setLevel(logging.WARNING)
@@ -145,7 +145,7 @@ async def _iter_lines(response: httpx2.Response) -> AsyncIterator[bytes]:
 
 
 def _http_errors() -> tuple[type[Exception], ...]:
-    import httpx2  # noqa: PLC0415 - it takes 0.1 s to load, and a gateway whose logs nobody reads does not need it
+    import httpx2  # noqa: PLC0415 - it takes 0.1 s to load, and is needed only to read logs
 
     return (httpx2.HTTPError, TimeoutError, OSError)
 

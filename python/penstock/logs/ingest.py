@@ -64,7 +64,7 @@ class PendingBatch:
         # Indexes of records that clients sent as logs. Request metrics do not count these, because another program made
         # the requests.
         self.external: set[int] = set()
-        # Index of each record, by id, whose amendment was not in the spool yet.
+        # Indexes, by record id, of records whose amendment was not in the spool yet.
         self.unfinished: dict[bytes, int] = {}
         self._index_by_id: dict[bytes, int] = {}
         # Plain records whose indexes are not in `_index_by_id` yet: the index of the first, and their ids. They are added
@@ -94,7 +94,7 @@ class PendingBatch:
         self.bytes += len(line)
 
     def add_plain(self, plain: PlainRecords) -> None:
-        """Adds records that need nothing else."""
+        """Adds `PlainRecords`: records without bodies, flags and feedback, which need no further processing."""
         self._unindexed.append((len(self.batch.records), plain.ids))
         self.batch.records += plain.lines
         self.bytes += sum(map(len, plain.lines))
@@ -151,7 +151,8 @@ class StoreIngest:
         self.last_error = ""
         self.packs = packs
         self.follower = SpoolFollower(spool_folder, engine.positions(), RecordReader)
-        # Called before each insertion, which takes at least 4 ms of CPU.
+        # Called before each insertion, which takes at least 4 ms of CPU. The log worker sets a function that lets the
+        # kernel preempt the insertion in time for other threads on its core.
         self.announce_burst: Callable[[], None] = lambda: None
         self._engine = engine
         self._publish = publish
@@ -211,7 +212,7 @@ class StoreIngest:
         while pending.size < MAX_BATCH_RECORDS and pending.bytes < MAX_BATCH_BYTES and time.monotonic() < deadline:
             events = reader.read(min(READ_EVENTS, MAX_BATCH_RECORDS - pending.size))
             pending.batch.node = reader.header.node
-            # Before the events, which may amend these records.
+            # Adds the plain records before the events, because events may amend these records.
             for plain in reader.take_plain():
                 pending.add_plain(plain)
             for event in events:
@@ -298,7 +299,7 @@ class StoreIngest:
             for pending in group:
                 pending.batch.may_repeat = True
             self.invalid += self._engine.insert(batch, positions)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the batch must not be lost
+        except Exception as error:  # noqa: BLE001 - no error of any kind may lose the batch
             self._fail(error)
             return False
         if self.last_error:

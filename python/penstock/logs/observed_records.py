@@ -63,7 +63,7 @@ class RecordObservers:
         self._access_log = AccessLog(settings)
         self._counts_usage = settings.metrics.enabled
         self.reads_lines = settings.metrics.enabled or settings.log.access or log.isEnabledFor(logging.DEBUG)
-        """False if nobody reads the lines of records with a valid key."""
+        """False if neither metrics nor a log uses the lines of records with a valid key."""
         self._refused_file = RecordFile(refused_records_settings(settings.records))
         self._unfinished: dict[bytes, bytes] = {}
         self.dropped = 0
@@ -76,7 +76,7 @@ class RecordObservers:
 
     def observe_inserted(self, records: list[bytes], refused: list[bytes], late_usage: list[ObservedRecord]) -> None:
         """Observes records that were inserted into the log store, refused requests, and amendments of earlier records.
-        Also writes the records to the process log at level debug, as the record file does with its own.
+        Also writes the records to the process log at level debug, as the consumer of the record file does.
         """
         self.metrics.count(records, refused, [(late.line, late.original) for late in late_usage])
         if self._access_log.is_enabled:

@@ -55,7 +55,7 @@ READ_EVENTS = 1000
 MAX_PAYLOAD_BYTES = 4 * spool.MEBIBYTE
 FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 1.0, 60.0
 IDLE_SECONDS, LONGEST_IDLE_SECONDS = 0.05, 0.25
-# Time to export the remaining records after the log worker was stopped.
+# Time to export the remaining records after the log worker was stopped, and maximum wait for the end of the thread.
 LAST_EXPORT_SECONDS, JOIN_SECONDS = 2.5, 3.0
 MEASURE_SECONDS = 1.0
 # Maximum share of `records.spool_bytes` for records that only this consumer still needs. `MAX_SPOOL_SHARE` applies
@@ -63,7 +63,7 @@ MEASURE_SECONDS = 1.0
 MAX_SPOOL_SHARE, MAX_SPOOL_SHARE_IF_SLOW = 0.5, 0.6
 NANOSECONDS = 1_000_000_000
 SERVICE_NAME = "service.name"
-# Source of logs that clients sent themselves. They are not exported, because they may come from the same collector.
+# Value of `source` in logs that clients sent. These are not exported, because they may come from the same collector.
 EXTERNAL = "external"
 
 
@@ -91,7 +91,7 @@ class WaitingRecord(msgspec.Struct, eq=False):
 class ExportFollower(SpoolFollower[WriterReader]):
     """Follows the spool. Also prevents the deletion of segments with bodies of records that are not exported yet."""
 
-    unread_segments: dict[str, int] = {}  # noqa: RUF012 - replaced as a whole, and read by another thread
+    unread_segments: dict[str, int] = {}  # noqa: RUF012 - never changed in place, because another thread reads it
 
     def first_needed_segment(self, writer: str) -> int:
         """Number of the oldest segment of a writer that this consumer needs, now or after a restart."""

@@ -241,8 +241,8 @@ def derive_trace_id(record: SpanRecord) -> str:
 
 
 def derive_span_id(record: SpanRecord, span_id: str | None) -> str:
-    """Returns a span id as 16 hexadecimal digits. If the client sent no id, it is derived from that of the record, so
-    that a repeated export has the same id.
+    """Returns a span id as 16 hexadecimal digits. If the client sent none, it is derived from the record id, so that
+    a repeated export has the same span id.
     """
     if not span_id:
         return record.id.bytes[TRACE_ID_BYTES - SPAN_ID_BYTES :].hex()

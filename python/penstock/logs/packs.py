@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from penstock.logs.breaker import StorageBreaker
 
 MAX_PACK_BYTES = 32 * MEBIBYTE
-# Time after which a pack is complete even if it is small. An object in a bucket can be written only once.
+# Time after which a pack is complete even if it is small. Only complete packs are uploaded, because an object in a
+# bucket cannot be extended.
 MAX_PACK_AGE_SECONDS = 60.0
 BUFFER_BYTES = 8 * MEBIBYTE
 COMPRESSION_LEVEL = 1
@@ -334,7 +335,7 @@ def encode_record_bodies(record: PackedRecord, bodies: Mapping[int, bytes]) -> b
 
 
 def decode_record_bodies(content: bytes) -> dict[str, bytes]:
-    """Returns the bodies of an object by name."""
+    """Returns the bodies in a JSON object of `encode_record_bodies`, by name."""
     document: dict[str, Any] = msgspec.json.decode(content)
     bodies: dict[str, dict[str, str]] = document["bodies"]
     return {

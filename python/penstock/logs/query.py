@@ -80,7 +80,7 @@ class LogFilters(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_
     rescued: Values | None = None
     """Matches successful requests that needed one of these `RESCUES`."""
     guardrails: Values | None = None
-    """Matches requests with a result of one of these guardrails. Graphs of guardrails only contain results of these."""
+    """Matches requests with a result of one of these guardrails. Their graphs contain no other results."""
     metadata: dict[str, Values] | None = None
     """See `parse_metadata_filter`."""
     q: Annotated[str, msgspec.Meta(max_length=MAX_SEARCH_CHARS)] | None = None
@@ -140,7 +140,7 @@ Rollup = Literal["1m", "5m", "15m", "1h", "1d", "1w"]
 
 
 class GraphQuery(msgspec.Struct, kw_only=True, tag="graph", forbid_unknown_fields=True):
-    """One graph of analytics. The range of time is mandatory; Days and weeks begin at midnight in `time_zone`. Without
+    """One graph of analytics. The range of time is mandatory. Days and weeks begin at midnight in `time_zone`. Without
     `rollup`, the width of the time buckets follows from the range.
     """
 

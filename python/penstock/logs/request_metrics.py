@@ -106,7 +106,7 @@ class LabelSetCounts(NamedTuple):
     tokens: int
     cost_nanodollars: int
     histograms: list[tuple[list[int], float] | None]
-    """Counts by bucket and sum of the values, in the order of `HISTOGRAMS`; `None` for those without a value."""
+    """Counts by bucket and sum of the values, in the order of `HISTOGRAMS`; `None` for histograms without a value."""
 
 
 class RequestMetrics:

@@ -17,7 +17,7 @@ SEGMENT_SUFFIX, LOCK_FILE = ".seg", "lock"
 # Header of a frame: length of the payload, checksum, kind, flags, reserved, record id.
 FRAME_HEADER = struct.Struct("<IIBBH16s")
 HEADER_LENGTH = struct.Struct("<I")
-# Offset in the header from which the checksum covers it. The checksum also covers the payload.
+# Offset in the header at which the part begins that the checksum covers. The checksum also covers the payload.
 CHECKED_FROM = 8
 MAX_HEADER_BYTES = 4096
 
@@ -109,6 +109,6 @@ class PlainRecords(NamedTuple):
 
 
 def split_frames(data: bytes, base: int, limit: int, done: int) -> tuple[PlainRecords, DecodedFrames]:
-    """Decodes as `decode_frames`, but returns plain records apart. Those before the offset `done` are omitted."""
+    """Decodes like `decode_frames`, but returns plain records separately, without those before the offset `done`."""
     plain, frames, end, is_broken, needed = split_spool_frames(data, base, limit, done)
     return PlainRecords(*plain), DecodedFrames(frames, end, is_broken, needed)

@@ -31,7 +31,7 @@ READ_BYTES = 4 * spool.MEBIBYTE
 # Time before a damaged frame is skipped in a segment that is still written. The writer may be about to complete it.
 BROKEN_GRACE_SECONDS = 2.0
 # After `QUIET_SECONDS` without new frames, the lock of a writer is also checked, because its process id may be in use
-# by another process.
+# by another process. `GONE_CHECK_SECONDS` is the minimum time between two checks.
 QUIET_SECONDS, GONE_CHECK_SECONDS = 2.0, 0.2
 # Maximum number of segments before the current one that are not deleted because of open requests. Bodies in older
 # segments are dropped.
@@ -118,8 +118,8 @@ class WriterReader:
         events: list[SpoolEvent] = []
         self.read_count = 0
         while self.read_count < limit:
-            # Listed before the read: if a newer segment exists, nothing more is written to this one, so its end is
-            # final.
+            # Newer segments are listed before the read: if one exists, nothing more is written to this segment, so its
+            # end is final.
             later = [number for number in list_segments(self.folder) if number > self._segment]
             is_open = self._file >= 0 or self._open_segment()
             is_final = bool(later) or (is_open and self._is_writer_gone())
@@ -130,7 +130,7 @@ class WriterReader:
         return events
 
     def load_bodies(self, request: OpenRequest) -> dict[int, bytes]:
-        """Returns the bodies of a request by frame kind. Bodies whose segment is gone are missing."""
+        """Returns the bodies of a request by frame kind. Omits bodies whose segment was deleted."""
         chunks: dict[int, list[bytes]] = {}
         try:
             for part in request.bodies:
@@ -318,7 +318,7 @@ class WriterReader:
                 return False
             is_other_process = not _is_same_process(self.header, header)
         self.close()
-        # Not the start of the next segment, whose number may still be unknown when the requests are ended.
+        # Uses the position after this segment, because the number of the next one may still be unknown.
         ended = Position(self._segment + 1, 0)
         self._segment, self._offset = following or self._segment + 1, 0
         if is_other_process:
@@ -334,10 +334,10 @@ class WriterReader:
         return header[0] if header else None
 
     def _end_open_requests(self, events: list[SpoolEvent], at: Position) -> None:
-        """Adds a `KILLED` event for each open request of a process that no longer runs. Their position is that after
-        its last segment.
+        """Adds a `KILLED` event for each open request of a process that no longer runs. The events have the
+        position after the last segment of that process.
         """
-        # If `done` is at this position or after it, the requests were already ended when it was saved.
+        # If `done` is at this position or after it, the requests were already ended when `done` was saved.
         if at > self._done:
             killed = [
                 SpoolEvent(KILLED, request.flags, record_id, request.begin, request, at)
@@ -400,12 +400,12 @@ class BudgetReader(WriterReader):
 
 
 class RecordReader(WriterReader):
-    """Reads the folder of one writer for the log store. Plain records need no Python code each: `read` returns no events
-    for them, and `take_plain` returns them.
+    """Reads the folder of one writer for the log store. To save Python code for each plain record, `read` returns
+    no events for them, and `take_plain` returns them together.
     """
 
     def __init__(self, folder: Path, done: Position | None) -> None:
-        """Starts as every reader."""
+        """Starts like `WriterReader`, and loads bodies."""
         super().__init__(folder, done, keeps_bodies=True)
         self._plain: list[spool.PlainRecords] = []
 

@@ -49,7 +49,7 @@ class SpooledRecords:
             self._writer.append(frames)
         except (OSError, StartupError) as error:
             if not self._is_failing:
-                log.error("records cannot be written to the spool: %s", error)  # noqa: TRY400 - says it all
+                log.error("records cannot be written to the spool: %s", error)  # noqa: TRY400 - the message is enough without a traceback
             self._is_failing = True
             return False
         self._is_failing = False

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from penstock.logs.query import LogFilters
 
 MAX_PER_SECOND = 100
-# Live tails at once: of all tenants, of one organisation, and of one scope in it, such as one workspace.
+# Maximum number of live tails: of all tenants, of one organisation, and of one scope in it, such as one workspace.
 MAX_SUBSCRIBERS, MAX_SUBSCRIBERS_PER_ORGANISATION, MAX_SUBSCRIBERS_PER_SCOPE = 64, 48, 16
 # Number of records that are offered at once, before the event loop does other work.
 OFFERED_RECORDS = 100
@@ -123,7 +123,7 @@ def _matches_metadata(record: dict[str, Any], metadata_filter: dict[str, list[st
 
 
 class TooManyTailsError(Exception):
-    """There are too many live tails. The message says of whom."""
+    """There are too many live tails; the message names the limit that was reached."""
 
 
 class TailSubscriber:

@@ -59,23 +59,24 @@ DUCKDB_INSERT_SECONDS, BUSY_INSERT_SECONDS = 0.25, 1.0
 BUSY_BATCH_RECORDS = 20
 REOPEN_SECONDS = 5.0
 CLEANUP_SECONDS, RETENTION_SECONDS = 1.0, 3600.0
-# Time limits at shutdown. Bodies that are not uploaded by then are uploaded after the next start.
+# Time limits at shutdown: for uploads of bodies, and for reading the spool. Bodies that remain are uploaded after the
+# next start.
 LAST_UPLOADS_SECONDS, LAST_READ_SECONDS = 2.0, 3.0
 HEARTBEAT_SECONDS = 10.0
 # Maximum share of the spool that is stored for the usage ledger while the control process does not read it.
 MAX_LEDGER_SHARE = 0.5
-# Queries at once: of all tenants, of one organisation, and of one scope in it, such as one workspace.
+# Maximum number of queries at once: of all tenants, of one organisation, and of one scope in it, such as a workspace.
 MAX_QUERIES, MAX_QUERIES_PER_ORGANISATION, MAX_QUERIES_PER_SCOPE = 4, 3, 2
 BODIES_TIMEOUT_SECONDS = 10.0
-# A client of a live tail that reads nothing for this time loses its place.
+# A live tail ends if its client reads nothing for this time, so that other clients can open one.
 TAIL_WRITE_SECONDS = 60.0
 MAX_REQUEST_BYTES = 4 * 1024 * 1024
 BUSY_MESSAGE = (
     f"other queries are running: at most {MAX_QUERIES_PER_SCOPE} at once of a workspace, and {MAX_QUERIES} of all; "
     "try again later"
 )
-# Age up to which segments of the control process are not deleted. After a restart, it looks in them for records that it
-# wrote before.
+# Age up to which segments of the control process are not deleted. After a restart, the control process looks in them
+# for records that it wrote before.
 CONTROL_RECORDS_SECONDS = 600
 # Spool folder of an edge worker that started while its predecessor still ran.
 TEMPORARY_WRITER_PATTERN = re.compile(r"edge-\d+-\d+")
@@ -85,7 +86,7 @@ class LogWorker:
     """Reads the spool in a thread for each consumer, and serves requests on the event loop."""
 
     def __init__(self, settings: Settings, engine: LogEngine | None = None) -> None:
-        """Prepares the storage of bodies. If no engine is given, creates the one of the settings."""
+        """Prepares the storage of bodies. Without `engine`, creates the engine that the settings define."""
         self._settings = settings
         self._engine = engine or (make_engine(settings) if settings.log_store.enabled else None)
         self._is_open = False
@@ -179,8 +180,8 @@ class LogWorker:
                 )
                 self._ingest.announce_burst = BurstTicker(TIME_SLICE_SECONDS).announce_burst
                 self._is_open = True
-            except Exception as error:  # noqa: BLE001 - the data plane goes on without a log store
-                log.error("the log store cannot be opened: %s", error)  # noqa: TRY400 - says it all
+            except Exception as error:  # noqa: BLE001 - the data plane continues without a log store
+                log.error("the log store cannot be opened: %s", error)  # noqa: TRY400 - the message is enough without a traceback
                 if self._stop.wait(REOPEN_SECONDS):
                     return
         ingest = self._ingest
@@ -439,7 +440,7 @@ def make_exporter(settings: Settings) -> OtelExporter | None:
         return OtelExporter(settings)
     except (OSError, ValueError) as error:
         # For example, a file of certificates is not valid. The log worker continues without the export.
-        log.error("spans cannot be exported: %s", error)  # noqa: TRY400 - says it all
+        log.error("spans cannot be exported: %s", error)  # noqa: TRY400 - the message is enough without a traceback
         return None
 
 
@@ -465,7 +466,7 @@ def _run_safely(run_once: Callable[[], int], name: str) -> int:
 def _is_unused(folder: Path) -> bool:
     """Returns true if nothing has changed in a folder for a while, so that its writer is gone."""
     with suppress(FileNotFoundError):
-        return time.time() - folder.stat().st_mtime > 60  # noqa: PLR2004 - a minute
+        return time.time() - folder.stat().st_mtime > 60  # noqa: PLR2004 - one minute
     return False
 
 

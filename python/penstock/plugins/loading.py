@@ -107,7 +107,7 @@ def _load_module(path: Path) -> ModuleType:
     except PluginError as error:
         message = f"{path}: {error}"
         raise PluginError(message) from None
-    except Exception as error:  # noqa: BLE001 - the code of an operator
+    except Exception as error:  # noqa: BLE001 - code of the operator may raise anything
         message = f"{path}: {type(error).__name__}: {error}"
         raise PluginError(message) from None
     return module

@@ -53,7 +53,7 @@ def open_socket(settings: Settings) -> socket.socket | None:
 def describe_plugins(guardrail_plugins: GuardrailPlugins) -> bytes:
     """Returns the checks of all plug-ins as a JSON array. Raises StartupError if one cannot be loaded."""
     try:
-        described = subprocess.run(  # noqa: S603 - the interpreter itself
+        described = subprocess.run(  # noqa: S603 - runs only this Python interpreter
             _make_command("describe", guardrail_plugins, 0),
             env=_make_environment(),
             stdin=subprocess.DEVNULL,
@@ -87,7 +87,7 @@ class PluginProcess:
         self._pipe = os.fdopen(read_end, "rb", buffering=0)
         descriptor = self._listener.fileno()
         try:
-            self._program = subprocess.Popen(  # noqa: S603 - the interpreter itself
+            self._program = subprocess.Popen(  # noqa: S603 - runs only this Python interpreter
                 _make_command("serve", self._plugins, descriptor),
                 env=_make_environment(),
                 stdin=subprocess.DEVNULL,

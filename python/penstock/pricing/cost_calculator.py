@@ -154,7 +154,7 @@ class CostCalculator:
             except (PenstockError, engine.EngineError) as error:
                 if self._loaded is None:
                     raise
-                log.error("the old prices stay in use: %s", error)  # noqa: TRY400 - the problems say it all
+                log.error("the old prices stay in use: %s", error)  # noqa: TRY400 - a traceback would add nothing to the problems
             self._version = version
             return self._loaded
 

@@ -210,7 +210,7 @@ def _image_prices(prices: Mapping[str, Mapping[str, Price]]) -> dict[str, dict[s
 
 
 def _build_public_list() -> bytes:
-    from genai_prices import data  # noqa: PLC0415 - 30 MB
+    from genai_prices import data  # noqa: PLC0415 - it takes 30 MB
 
     providers_by_id = {provider.id: provider for provider in data.providers}
     sellers: dict[str, list[str]] = {}
@@ -273,7 +273,7 @@ def _has_token_rates(rates: Rates) -> bool:
     return bool(rates.keys() - NON_TOKEN_UNITS)
 
 
-def _public_list_rates(prices: Any) -> Rates:  # noqa: ANN401 - a price of the list, or what stands beside it
+def _public_list_rates(prices: Any) -> Rates:  # noqa: ANN401 - an object of the price list
     listed_prices = {name: price for name in PUBLIC_LIST_BUCKETS if (price := getattr(prices, name)) is not None}
     return {
         PUBLIC_LIST_BUCKETS[name]: _price_tiers(
@@ -310,7 +310,7 @@ def _with_version(
     return {"version": digest.hexdigest()[:12], **price}
 
 
-def _price_tiers(price: Any, factor: Decimal) -> list[tuple[int, int]]:  # noqa: ANN401 - a number, or one for each length
+def _price_tiers(price: Any, factor: Decimal) -> list[tuple[int, int]]:  # noqa: ANN401 - a number, or an object with one price for each prompt length
     tiers: Iterable[Any] = getattr(price, "tiers", ())
     first = (0, _to_picodollars(getattr(price, "base", price), factor))
     return [first, *((tier.start, _to_picodollars(tier.price, factor)) for tier in tiers)]

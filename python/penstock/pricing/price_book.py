@@ -67,7 +67,7 @@ UNIT_NAMES = {
     "storage_searches_kcount": "file_search",
     "web_searches_kcount": "web_search",
 }
-# Factor from the dollars of the list to cents per unit, by the suffix of the price's name.
+# Factor that converts dollars of the price list to cents per unit, by the suffix of the price's name.
 CENTS_PER_LIST_DOLLAR = {"_mtok": 1e-4, "_mchars": 1e-4, "_kcount": 0.1, "_kpages": 0.1, "_hours": 100.0}
 # Token counts and their rates whose products are summed for the request and for the response. The names are those of
 # the wire format.
@@ -166,7 +166,7 @@ class PriceBook:
             try:
                 self._overrides = read_price_rows(self._file)
             except PenstockError as error:
-                log.error("the old prices stay in use: %s", error)  # noqa: TRY400 - the problems say it all
+                log.error("the old prices stay in use: %s", error)  # noqa: TRY400 - a traceback would add nothing to the problems
         today = datetime.now(UTC).date()
         valid = [row for row in self._overrides if start_date_of(row) <= today]
         return sorted(valid, key=start_date_of, reverse=True)
@@ -208,7 +208,7 @@ def _parse_rows(tables: list[object], problems: list[Problem]) -> Iterator[Price
 
 
 def _load_price_list() -> dict[str, Provider]:
-    from genai_prices import data  # noqa: PLC0415 - 30 MB that a gateway without questions about prices has no use for
+    from genai_prices import data  # noqa: PLC0415 - 30 MB that are needed only to look up prices
 
     return {provider.id: provider for provider in data.providers}
 
@@ -218,7 +218,7 @@ def file_version(file: str) -> tuple[int, int] | None:
     not exist.
     """
     try:
-        file_status = os.stat(file)  # noqa: PTH116 - it is asked often
+        file_status = os.stat(file)  # noqa: PTH116 - called often, and pathlib is slower
     except OSError:
         return None
     return file_status.st_mtime_ns, file_status.st_ino

@@ -7,7 +7,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from penstock.logs.query import GraphName  # noqa: TC001 - msgspec looks at annotations when it runs
+from penstock.logs.query import GraphName  # noqa: TC001 - msgspec reads the annotations at runtime
 
 Number = int | float
 Timestamp = Annotated[str, Meta(description="start of the time bucket, ISO 8601")]

@@ -101,7 +101,7 @@ class GroupRequest(NamedTuple):
     size: int
 
 
-def read_group_request(  # noqa: PLR0913, PLR0917 - what there is to choose
+def read_group_request(  # noqa: PLR0913, PLR0917 - one parameter for each option
     filters: NamedDependency[GivenFilters],
     columns: Annotated[
         str | None,
@@ -146,7 +146,7 @@ GroupBy = Annotated[str, PathParameter(description=f"property: {', '.join(f'`{na
 MetadataKey = Annotated[str, PathParameter(max_length=MAX_METADATA_CHARS, description="metadata key")]
 
 
-def group_route(path: str, guard: RequireScopes, tags: list[str]) -> Any:  # noqa: ANN401 - what the framework makes of it
+def group_route(path: str, guard: RequireScopes, tags: list[str]) -> Any:  # noqa: ANN401 - a route handler of the framework
     """Builds the route of one path that groups requests."""
     if "metadata_key" in path:
 

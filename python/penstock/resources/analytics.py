@@ -38,7 +38,7 @@ RollupParam = Annotated[
 FILTERS = {"filters": Provide(read_log_filters, sync_to_thread=False)}
 
 
-def _graph_route(graph: Graph, path: str) -> Any:  # noqa: ANN401 - what the framework makes of it
+def _graph_route(graph: Graph, path: str) -> Any:  # noqa: ANN401 - a route handler of the framework
     response_type = graph_response(graph)
 
     @get(

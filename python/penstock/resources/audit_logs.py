@@ -110,7 +110,7 @@ UserTypeParam = Annotated[
 StatusParam = Annotated[int | None, QueryParameter(ge=100, le=599, description="only responses with this status code")]
 
 
-def provide_page(  # noqa: PLR0913, PLR0917 - as of all lists
+def provide_page(  # noqa: PLR0913, PLR0917 - the parameters of all lists
     context: NamedDependency[RequestContext],
     page_size: PageSizeParam = None,
     current_page: PageNumber = None,
@@ -130,7 +130,7 @@ def provide_page(  # noqa: PLR0913, PLR0917 - as of all lists
     tags=["Audit Logs"],
     dependencies={"page": Provide(provide_page, sync_to_thread=False)},
 )
-async def list_entries(  # noqa: PLR0913, PLR0917 - the filters that there are
+async def list_entries(  # noqa: PLR0913, PLR0917 - one parameter for each filter
     context: NamedDependency[RequestContext],
     page: NamedDependency[PageRequest],
     start_time: StartTimeParam = None,

@@ -129,7 +129,7 @@ async def _is_stored(log_service: LogService, feedback_id: str, organisation_id:
 def _is_recent(feedback_id: str) -> bool:
     """Returns true if the id was made within the last minute, so that the feedback may not be visible yet."""
     timestamp_ms = uuid.UUID(feedback_id).int >> 80
-    return abs(now() - timestamp_ms) < 60_000  # noqa: PLR2004 - a minute
+    return abs(now() - timestamp_ms) < 60_000  # noqa: PLR2004 - one minute
 
 
 def _to_frame(row: dict[str, Any]) -> NewFrame:

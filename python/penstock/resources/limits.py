@@ -237,7 +237,7 @@ class Simulation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @get("/usage", guards=[require_scopes(LIST_SCOPE)], summary="List usage of budgets", tags=TAGS)
-async def list_limit_usage(  # noqa: PLR0913, PLR0917 - the filters that there are
+async def list_limit_usage(  # noqa: PLR0913, PLR0917 - one parameter for each filter
     context: NamedDependency[RequestContext],
     figures: NamedDependency[MetricsStore],
     workspace_id: WorkspaceFilter = None,

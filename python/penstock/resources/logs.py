@@ -86,7 +86,7 @@ async def create_logs(
 
 
 @get("/", guards=[LIST_GUARD], summary="List logs", tags=TAGS, dependencies=FILTERS)
-async def list_logs(  # noqa: PLR0913, PLR0917 - what there is to choose
+async def list_logs(  # noqa: PLR0913, PLR0917 - one parameter for each option
     context: NamedDependency[RequestContext],
     filters: NamedDependency[GivenFilters],
     log_service: NamedDependency[LogService],
@@ -199,7 +199,7 @@ def _encode_event(name: str, content: object) -> bytes:
     summary="Get log",
     tags=TAGS,
 )
-async def get_log(  # noqa: PLR0913, PLR0917 - services, and what clients send
+async def get_log(  # noqa: PLR0913, PLR0917 - services, and query parameters of clients
     log_id: LogId,
     context: NamedDependency[RequestContext],
     log_service: NamedDependency[LogService],

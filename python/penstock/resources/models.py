@@ -132,7 +132,7 @@ SORT_KEYS: dict[str, Callable[[CallableModel], tuple[str, ...]]] = {
 }
 
 
-def read_list_window(  # noqa: PLR0913, PLR0917 - the names that the SDKs have for them
+def read_list_window(  # noqa: PLR0913, PLR0917 - one parameter for each name that an SDK uses
     limit: LimitParam = None,
     offset: OffsetParam = 0,
     after_id: AfterParam = None,
@@ -156,7 +156,7 @@ def read_list_window(  # noqa: PLR0913, PLR0917 - the names that the SDKs have f
     summary="List models",
     tags=TAGS,
 )
-async def list_models(  # noqa: PLR0913, PLR0917 - the filters that there are
+async def list_models(  # noqa: PLR0913, PLR0917 - one parameter for each filter
     request: Request[Any, Any, Any],
     context: NamedDependency[RequestContext],
     prices: NamedDependency[PriceBook],

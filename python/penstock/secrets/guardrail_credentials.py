@@ -110,7 +110,7 @@ def restore_masks(
 
 
 def has_unknown_masks(sent: Sequence[JsonObject], before: SplitDocument) -> bool:
-    """Returns true if a mask matches no stored credential; it may come from an older version."""
+    """Returns true if a mask matches no stored credential of `before`. Such a mask may come from an older version."""
     known = _index_secrets(before)
     return any(
         MASK_TEXT in text and SecretKey(check["id"], path, text) not in known

@@ -51,7 +51,7 @@ class MatchKey(NamedTuple):
 
 
 def has_unknown_masks(sent: Any, before: SplitDocument) -> bool:  # noqa: ANN401 - JSON
-    """Returns true if a mask matches no stored credential; it may come from an older version."""
+    """Returns true if a mask matches no stored credential of `before`. Such a mask may come from an older version."""
     known_keys = _StoredCredentials(before).places
     return any(match_key not in known_keys for match_key in _group_masks(sent, _DocumentView(sent)))
 

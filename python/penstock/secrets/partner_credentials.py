@@ -117,7 +117,9 @@ def explain_missing(checks: Sequence[JsonObject], shared: SharedCredentials) -> 
 
 
 def to_check(row: Mapping[str, Any]) -> JsonObject:
-    """Returns stored credentials as a check of the partner, so that they are masked and bound like those of one."""
+    """Represents stored credentials as a check of the partner, so that masking and binding to an address treat them
+    like credentials inside a check.
+    """
     base = {BASE_URL: row["base_url"]} if row["base_url"] else {}
     return {"id": checks_by_partner()[row["slug"]][0], PARAMETERS: {CREDENTIALS: row["credentials"], **base}}
 

@@ -176,7 +176,7 @@ def check_auth_config(
     kind: str, auth_config: Mapping[str, Any], *, lends: bool, fetcher: Fetcher | None = None
 ) -> None:
     """Validates the auth config of a secret manager. Rejects unknown and missing fields, and a URL that the address
-    policy of `fetcher` does not allow. Rejects the identity of this machine, unless `lends` is true.
+    policy of `fetcher` does not allow. Rejects the identity of this machine, unless `lends` allows its use.
     """
     config_type = auth_config_type(kind, auth_config)
     convert_value("auth_config", config_type, dict(auth_config))
@@ -331,7 +331,7 @@ class SecretCache:
         new = [lookup for lookup in questions if not self._was_fetched(lookup)]
         # Imports the client libraries first, so that this does not count towards the time limit.
         for manager in {lookup.place for lookup in new}:
-            # Each fetch reports a missing library itself.
+            # A missing library is ignored here, because each fetch reports it.
             with suppress(UnavailableError):
                 await backends.load_backend(manager)
         if tasks := [self._start_fetch(lookup, on_change) for lookup in new]:
@@ -389,7 +389,7 @@ class SecretCache:
                 text, failure = await self._fetch_text(lookup), None
         except PenstockError as error:
             text, failure = None, error
-        except Exception as error:  # noqa: BLE001 - a fault of one fetch must not end the others; its trace may show the secret
+        except Exception as error:  # noqa: BLE001 - one failed fetch must not end the others; a traceback may contain the secret
             text, failure = None, UnavailableError(f"unexpected error {type(error).__name__}")
         finally:
             if self._running.get(lookup.id, (None,))[0] is lookup:

@@ -207,7 +207,7 @@ def load_master_keys(settings: Settings, *, make: bool = False) -> MasterKeys:
     if settings.store.master_key:
         return _parse_master_keys(settings.store.master_key.reveal(), "store.master_key")
     path = settings.store.master_key_file or settings.sibling_path(MASTER_KEY_FILE)
-    if make and not os.path.exists(path):  # noqa: PTH110 - every start comes here
+    if make and not os.path.exists(path):  # noqa: PTH110 - pathlib would slow down each start
         _create_key_file(path)
     try:
         with open(path, encoding="ascii") as file:  # noqa: PTH123 - as above

@@ -37,7 +37,7 @@ def describe_pair_error(certificate_file: str, key_file: str) -> str | None:
     """Returns the reason why a certificate and a key cannot be used together; `None` if they can."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
-        # Without a password OpenSSL would ask for one at the terminal.
+        # Without a password callback, OpenSSL would prompt for a password at the terminal.
         context.load_cert_chain(certificate_file, key_file, password=lambda: b"")
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":

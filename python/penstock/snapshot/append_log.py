@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock")
 
 LENGTH, DIGEST = 8, 32
-# If the appended frames exceed this multiple of the first frame's size, everything is written to the other file.
+# If the appended frames exceed this multiple of the first frame's size, all chunks are written to the other file.
 MAX_APPENDED_RATIO = 1
 
 

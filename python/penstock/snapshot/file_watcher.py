@@ -61,7 +61,7 @@ class ConfigFileWatcher:
             previous = self._published.current
             snapshot = await asyncio.to_thread(build_valid_snapshot, self._settings, self._published.stored, previous)
         except PenstockError as error:
-            log.error("the old snapshot stays: %s", error)  # noqa: TRY400 - the problems say it all
+            log.error("the old snapshot stays: %s", error)  # noqa: TRY400 - a traceback would add nothing to the problems
             return
         if self._file_stamp() != self._taken:
             self._taken = None

@@ -183,7 +183,7 @@ class SnapshotPublisher:
             self._is_failing = False
         except PenstockError as error:
             if not self._is_failing:
-                log.error("the old snapshot stays: %s", error)  # noqa: TRY400 - the problems say it all
+                log.error("the old snapshot stays: %s", error)  # noqa: TRY400 - a traceback would add nothing to the problems
             self._is_failing = True
         except Exception:
             # An unexpected error, such as a bug that one row triggers, must not end publishing. It is logged once, and

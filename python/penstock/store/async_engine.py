@@ -14,13 +14,13 @@ PACKAGE = "sqlalchemy.ext.asyncio"
 
 
 class PartialPackage(ModuleType):
-    """A package whose modules can be imported, and whose own code runs when somebody reads one of its names."""
+    """A package whose modules can be imported, and whose own code runs only when one of its names is read."""
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any name of the package
         """Runs the code of the package and returns the name, for other libraries."""
         spec = self.__spec__
         is_known = name.startswith("__") or importlib.util.find_spec(f"{PACKAGE}.{name}") is not None
-        # The import system asks for a module of the package before it imports it.
+        # Before it imports a module of the package, the import system looks up the name of the module here.
         if is_known or self.__dict__.get("is_complete") or spec is None or spec.loader is None:
             raise AttributeError(name)
         self.__dict__["is_complete"] = True

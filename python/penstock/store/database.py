@@ -292,7 +292,7 @@ def _create_sqlite_engine(url: URL, settings: Store) -> AsyncEngine:
     return engine
 
 
-def _set_sqlite_pragmas(connection: Any, _record: object) -> None:  # noqa: ANN401 - as its driver has it
+def _set_sqlite_pragmas(connection: Any, _record: object) -> None:  # noqa: ANN401 - the driver's own connection type
     cursor = connection.cursor()
     # With `synchronous=FULL`, committed data survives a power failure.
     for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "cache_size=-2048"):

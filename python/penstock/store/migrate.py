@@ -77,8 +77,8 @@ async def migrate(
 
 
 def newest_revision() -> str | None:
-    """Returns the revision that this release needs: the name of the last migration script. Alembic is not asked, because
-    its modules take 0.1 s to load.
+    """Returns the revision that this release needs: the name of the last migration script. Does not use Alembic,
+    because its modules take 0.1 s to load.
     """
     return max((path.stem for path in (SCRIPTS_DIR / "versions").glob("[0-9]*.py")), default=None)
 
@@ -131,9 +131,9 @@ def _run_migrations(
     connection: Connection, target: str, rewriting: SyncConfigSealer | None
 ) -> tuple[str | None, str | None]:
     # Imported only here: a store that is up to date, or new, does not need the 13 MB of Alembic and its dependencies.
-    from alembic import command  # noqa: PLC0415 - as said above
-    from alembic.config import Config  # noqa: PLC0415 - as said above
-    from alembic.util import CommandError  # noqa: PLC0415 - as said above
+    from alembic import command  # noqa: PLC0415 - see the comment above
+    from alembic.config import Config  # noqa: PLC0415 - see the comment above
+    from alembic.util import CommandError  # noqa: PLC0415 - see the comment above
 
     config = Config()
     config.attributes["rewriting"] = rewriting
@@ -151,6 +151,6 @@ def _run_migrations(
 
 
 def _read_revision(connection: Connection) -> str | None:
-    from alembic.runtime.migration import MigrationContext  # noqa: PLC0415 - as said above
+    from alembic.runtime.migration import MigrationContext  # noqa: PLC0415 - see the comment above
 
     return MigrationContext.configure(connection).get_current_revision()

@@ -85,7 +85,7 @@ class Anthropic(BatchProvider):
     """Runs batches at Anthropic. Lines are translated to its messages format."""
 
     @classmethod
-    def validate_line(cls, line: BatchLine, first: BatchLine) -> Iterator[LineFault]:  # noqa: ARG003 - others need it
+    def validate_line(cls, line: BatchLine, first: BatchLine) -> Iterator[LineFault]:  # noqa: ARG003 - other providers need it
         """Yields an error if the line cannot be translated."""
         return batch_provider.check_translatable(SLUG, line)
 

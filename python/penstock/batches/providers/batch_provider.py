@@ -81,14 +81,14 @@ class BatchProvider(Protocol):
         self._client = client
 
     @classmethod
-    def required_options(cls, stated: ProviderSettings) -> dict[str, str]:  # noqa: ARG003 - others need it
+    def required_options(cls, stated: ProviderSettings) -> dict[str, str]:  # noqa: ARG003 - other providers need it
         """Returns the options that the batch needs besides its lines. Raises an error if one is missing, so that the
         batch is not created.
         """
         return {}
 
     @classmethod
-    def validate_line(cls, line: BatchLine, first: BatchLine) -> Iterator[LineFault]:  # noqa: ARG003 - others need them
+    def validate_line(cls, line: BatchLine, first: BatchLine) -> Iterator[LineFault]:  # noqa: ARG003 - other providers need them
         """Yields the reasons why this provider cannot run a line; `first` is the first line of the file."""
         return iter(())
 

@@ -1,5 +1,5 @@
-"""Bedrock's batches. An S3 object with all lines is the input of a model invocation job, which writes an object with
-the results.
+"""Bedrock's batches. An S3 object with all requests, one JSON line each, is the input of a model invocation job. The
+job writes an object with the results.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ EMBEDDINGS_PATH = "/v1/embeddings"
 # Batch status for each final job status of Bedrock. All other job statuses mean that the job is in progress.
 STATUS_BY_JOB_STATUS = {
     "Completed": "completed",
-    # The time of the job ended before all lines were processed. The other lines have no result.
+    # The job reached its time limit before it had processed all lines. The remaining lines have no result.
     "PartiallyCompleted": "completed",
     "Failed": "failed",
     "Stopped": "cancelled",

@@ -1,5 +1,5 @@
-"""Cohere's batches. A dataset with all lines, which Cohere validates first, is the input of a batch; its output is a
-dataset in Avro.
+"""Cohere's batches. A dataset with all requests, one JSON line each, is the input of a batch. Cohere validates the
+dataset first. The output of the batch is a dataset in Avro.
 """
 
 from __future__ import annotations
@@ -194,7 +194,9 @@ def _validate_batch_fields(line: BatchLine) -> Iterator[LineFault]:
 
 
 def _render_line(line: BatchLine) -> dict[str, Any]:
-    """Returns a line as a dataset contains it: the translated request without its model, and with fewer nested objects."""
+    """Returns a line as a dataset contains it: the translated request without its model. Plain values replace some
+    nested objects.
+    """
     encoded, _ = batch_provider.translate_line(SLUG, line)
     body: dict[str, Any] = msgspec.json.decode(encoded)
     for name in ("model", "stream"):

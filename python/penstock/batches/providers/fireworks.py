@@ -1,5 +1,5 @@
-"""Fireworks's batches. A dataset with all lines is the input of an inference job, whose output dataset lists the URLs
-of its files.
+"""Fireworks's batches. A dataset with all requests, one JSON line each, is the input of an inference job. The output
+dataset of the job lists the URLs of its files.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Fireworks(BatchProvider):
         """Cancels the job by deleting it."""
         await self._client.send_request("DELETE", f"{JOBS}/{name}")
 
-    def parse_result(self, line: BatchLine, result: bytes) -> LineResult:  # noqa: ARG002 - others need it
+    def parse_result(self, line: BatchLine, result: bytes) -> LineResult:  # noqa: ARG002 - other providers need it
         """Parses the result of one line."""
         result_line = msgspec.json.decode(result, type=ResultLine)
         if result_line.error is not None or result_line.response is None:

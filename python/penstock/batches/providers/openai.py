@@ -1,5 +1,5 @@
-"""Batches of providers with OpenAI's API. An uploaded file with all lines is the input of a batch, which writes a file
-with the results.
+"""Batches of providers with OpenAI's API. An uploaded file with all requests, one JSON line each, is the input of a
+batch. The batch writes a file with the results.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class OpenAi(BatchProvider):
         return (await self._client.request_json(CreatedObject, "POST", "/v1/batches", msgspec.json.encode(payload))).id
 
     async def find_submitted(self) -> str | None:
-        """Searches the provider's batches for one whose metadata names this batch. Returns its id, or `None`."""
+        """Searches for a batch of the provider with the id of this batch in its metadata. Returns its id, or `None`."""
         after = ""
         for _ in range(MAX_LIST_PAGES):
             try:
@@ -131,7 +131,7 @@ class OpenAi(BatchProvider):
         """Requests cancellation of the batch."""
         await self._client.send_request("POST", f"/v1/batches/{name}/cancel")
 
-    def parse_result(self, line: BatchLine, result: bytes) -> LineResult:  # noqa: ARG002 - others need it
+    def parse_result(self, line: BatchLine, result: bytes) -> LineResult:  # noqa: ARG002 - other providers need it
         """Parses the result of one line."""
         read = msgspec.json.decode(result, type=ResultLine)
         return LineResult(read.response, read.error)

@@ -1,5 +1,5 @@
-"""Vertex AI's batches. A Cloud Storage object with all lines is the input of a prediction job, which writes an object
-with the results.
+"""Vertex AI's batches. A Cloud Storage object with all requests, one JSON line each, is the input of a prediction job.
+The job writes an object with the results.
 """
 
 from __future__ import annotations
@@ -185,8 +185,8 @@ def _parse_error_status(status: str) -> ErrorDetail:
 
 
 def _split_vendor(model: str) -> tuple[str, str]:
-    """Returns the vendor of a model and the model's name there. The vendor is empty if Vertex AI runs no batches of the
-    model.
+    """Splits the name of a model into its vendor and the vendor's own name of the model. The vendor is empty if Vertex
+    AI runs no batches of the model.
     """
     first, dot, rest = model.partition(".")
     if dot and first in {CLAUDE, GEMINI}:

@@ -271,7 +271,7 @@ class ClickHouseFragments:
         )
 
     def text_condition(self, statement: Statement, filters: LogFilters, words: list[str]) -> str:
-        """Returns a condition on the identifiers of records whose words include all of these."""
+        """Returns a condition on the identifiers of records: their bodies contain all of `words`."""
         organisation = statement.bind(filters.organisation_id)
         conditions = [f"has(words, {statement.bind(word)})" for word in words]
         for moment, operator in ((filters.time_of_generation_min, ">="), (filters.time_of_generation_max, "<=")):

@@ -28,7 +28,7 @@ CLIENT_GRACE_SECONDS = 5.0
 
 
 class ClickHouseInputError(LogEngineError):
-    """The server rejected a value of the rows."""
+    """The server rejected a value in the rows to insert."""
 
 
 class ServerAddress(msgspec.Struct, frozen=True):

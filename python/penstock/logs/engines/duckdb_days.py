@@ -104,7 +104,7 @@ class SealedDays:
         return replaced
 
     def retire(self, names: Iterable[str]) -> None:
-        """Deletes the files that were retired before, and remembers these for the next time."""
+        """Deletes the files that were retired before, and stores these names for the next call."""
         self.unlink(self._retired)
         self._retired = list(names)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from penstock.logs.engines.sql import SqlFragments
 
-# Column of each list filter whose name differs from that of the column.
+# Column of each list filter that does not have the name of its column.
 LIST_COLUMNS = {
     "virtual_keys": "virtual_key",
     "configs": "config",

@@ -57,8 +57,8 @@ _HEAD_DECODER = msgspec.json.Decoder(Head)
 
 
 def prepare_batch(batch: RecordBatch) -> PreparedBatch:
-    """Prepares a batch. Omits lines that are not valid or that repeat an identifier, and adds the location of bodies to
-    the others.
+    """Prepares a batch. Omits lines that are not valid or that repeat an identifier. Adds the location of bodies to all
+    other lines.
     """
     prepared = PreparedBatch({}, {}, PreparedChanges())
     suffix = b',"node":' + msgspec.json.encode(batch.node)

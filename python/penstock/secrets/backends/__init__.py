@@ -65,5 +65,5 @@ async def fetch(
         raise UnavailableError(f"no answer within {settings.secrets.fetch_ms} ms") from None
     except UnavailableError:
         raise
-    except Exception as error:  # noqa: BLE001 - each library has a tree of its own, and each failure is the same to us
+    except Exception as error:  # noqa: BLE001 - each library has its own exception classes, and all failures are handled alike
         raise UnavailableError(f"it cannot be fetched: {type(error).__name__}") from None

@@ -56,7 +56,7 @@ async def _credentials(settings: Settings, auth: Mapping[str, Any], stack: Async
 
 async def _create_client(
     service: str, settings: Settings, auth: Mapping[str, Any], keys: dict[str, str], stack: AsyncExitStack
-) -> Any:  # noqa: ANN401 - its clients are made when it runs
+) -> Any:  # noqa: ANN401 - client classes are generated at runtime
     seconds = settings.secrets.fetch_ms / 1000
     config = AioConfig(connect_timeout=seconds, read_timeout=seconds, retries={"total_max_attempts": 2})
     # The library generates client classes from service descriptions at runtime, so they have no static types.

@@ -80,7 +80,7 @@ class CheckedResolver(AbstractResolver):
         self,
         host: str,
         port: int = 0,
-        family: socket.AddressFamily = socket.AF_INET,  # noqa: ARG002 - the policy covers both
+        family: socket.AddressFamily = socket.AF_INET,  # noqa: ARG002 - the policy covers both address families
     ) -> list[ResolveResult]:
         """Returns the checked addresses of a host."""
         endpoint = self._endpoint._replace(host=host, port=port)
@@ -100,7 +100,7 @@ class CheckedResolver(AbstractResolver):
         """Has nothing to close."""
 
 
-def _create_credential(settings: Settings, auth: Mapping[str, Any], options: dict[str, Any]) -> Any:  # noqa: ANN401 - of several kinds
+def _create_credential(settings: Settings, auth: Mapping[str, Any], options: dict[str, Any]) -> Any:  # noqa: ANN401 - the credential types have no common base
     """Returns the credential of the auth config. Falls back to the machine's own identity."""
     if settings.secrets.azure_authority:
         # Instance discovery fails for a private cloud, which Microsoft's directory does not list.

@@ -1,4 +1,4 @@
-"""Guardrails."""
+"""Table of guardrails."""
 
 from __future__ import annotations
 
