@@ -1,4 +1,5 @@
-//! Benchmark of prompts: parsing and rendering of templates, and a prompt completion beside the same plain request.
+//! Benchmark of prompts: parsing and rendering of templates, and a request that runs a prompt, compared with the same
+//! plain request.
 
 use std::{fmt::Write, hint::black_box, sync::Arc};
 

@@ -1,4 +1,4 @@
-//! Benchmark of the spool: the frames of one request, with and without bodies. Two system calls each.
+//! Benchmark of the spool: the frames of one request, with and without bodies. Each request makes two system calls.
 
 use std::sync::Arc;
 

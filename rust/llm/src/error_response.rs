@@ -84,11 +84,12 @@ fn fill_missing_type_or_code(origin: ErrorOrigin<'_>, mut details: ErrorDetails,
 /// Status of an error that a provider sent with a success status, if its body indicates no other status.
 pub(crate) const FAILED_GENERATION_STATUS: u16 = 502;
 
-/// Fields that only a response with content has. `response` objects have a null `error` beside them.
+/// Fields that only a response with content has. A response object of the Responses API has a null `error` beside them.
 const CONTENT_FIELDS: [&[u8]; 9] =
     [b"choices", b"content", b"candidates", b"output", b"data", b"embeddings", b"message", b"results", b"text"];
 
-/// Fields of errors. A response that has no other field, and one of those with a text, is an error.
+/// Fields that an error body may have. A body without any other field is an error if one of `ERROR_TEXT_FIELDS` is not
+/// empty.
 const ERROR_FIELDS: &[&[u8]] = &[
     b"error",
     b"errors",
@@ -123,7 +124,8 @@ const ERROR_FIELDS: &[&[u8]] = &[
 const ERROR_TEXT_FIELDS: [&[u8]; 10] =
     [b"error", b"errors", b"message", b"Message", b"msg", b"detail", b"details", b"__type", b"code", b"fault"];
 
-/// Returns true if a body that begins like this may be an error: its first field is one of those of errors.
+/// Returns true if a body that begins like this may be an error. Its first field is then one that has the text or the
+/// status of an error.
 pub(crate) fn begins_with_error_field(body: &[u8]) -> bool {
     let Some(rest) = body.trim_ascii_start().strip_prefix(b"{") else { return false };
     let Some(key) = rest.trim_ascii_start().strip_prefix(b"\"") else { return false };
@@ -132,7 +134,7 @@ pub(crate) fn begins_with_error_field(body: &[u8]) -> bool {
     ERROR_TEXT_FIELDS.into_iter().chain([b"success".as_slice(), b"status_code", b"statusCode"]).any(is_first)
 }
 
-/// Returns true for a JSON value that stands for nothing, such as the `error` of a successful response.
+/// Returns true for a JSON value that is null, false, zero or empty, such as the `error` of a successful response.
 pub(crate) fn is_empty_value(value: &[u8]) -> bool {
     matches!(value, b"null" | b"false" | b"\"\"" | b"{}" | b"[]" | b"0")
 }
@@ -155,9 +157,9 @@ pub(crate) fn error_status(operation: Operation, body: &[u8]) -> Option<u16> {
             b"object" | b"id" => has_content |= !is_generation && !is_empty && value != b"\"error\"",
             // Google names stored objects by their path.
             b"name" => has_content |= !is_generation && value.contains(&b'/'),
-            // An error may have its message beside it.
+            // An error may have its message in this field, as a string. An object is a message of a model.
             b"message" => has_content |= value.starts_with(b"{"),
-            // MiniMax reports every result here.
+            // MiniMax reports success and failure in this field.
             b"base_resp" => has_error |= has_failure_code(value),
             key => has_content |= CONTENT_FIELDS.contains(&key) && !is_empty,
         }

@@ -68,7 +68,7 @@ impl ClientSocket {
         }
     }
 
-    /// Returns when the socket has accepted every byte.
+    /// Writes all bytes. Returns when the socket has accepted them.
     pub async fn write_all(&mut self, bytes: &[u8], tally: &mut SendTracker<'_>) -> Result<(), ClientDisconnected> {
         let mut rest = bytes;
         while !rest.is_empty() {

@@ -14,8 +14,8 @@ use slab::Slab;
 const TICK_INTERVAL: Duration = Duration::from_millis(4);
 /// Maximum duration of a wait.
 pub const MAX_WAIT: Duration = Duration::from_millis(8);
-/// Number of ticks without an ending wait after which the clock stops. It does not stop at once, because the next
-/// request is probably near.
+/// Number of successive ticks without an expired wait after which the clock stops. It does not stop at once, because
+/// the next request is probably near.
 const MAX_IDLE_TICKS: u32 = 25;
 
 /// Clock that all waiters share. It stops some ticks after the last wait and starts with the next one.

@@ -10,7 +10,7 @@ use crate::{
     error::Error,
 };
 
-/// Time limit that replaces a longer one whose end the clock cannot represent.
+/// Time limit that is used instead of one whose end is so late that the clock cannot represent it.
 const FAR_FUTURE: Duration = Duration::from_hours(30 * 365 * 24);
 
 /// Time at which a provider's response is overdue. The limit counts from when the provider has the complete request.

@@ -1,5 +1,5 @@
-//! Header fields in the order in which they were received. One buffer contains all names and values, and each field has
-//! a span of it.
+//! Header fields in the order in which they were received. One buffer contains all names and values, and each field is
+//! a span of this buffer.
 
 #[derive(Debug, Clone, Copy)]
 struct FieldSpan {

@@ -1,5 +1,5 @@
-//! Time of guardrails: five checks on a text of 2 KB, portions of a stream, hosts that are called side by side or hang,
-//! and the cost of a request without any guardrail.
+//! Time of guardrails: five checks on a text of 2 KB, checks of a stream in portions, and hosts that are called in
+//! parallel or hang. Also measures a request without any guardrail.
 
 use std::{
     hint::black_box,
@@ -26,17 +26,19 @@ use crate::harness::{TestGateway, mock_target, post_with_config};
 const MAX_CHECKS_TIME: Duration = Duration::from_micros(30);
 const MAX_PORTION_TIME: Duration = Duration::from_micros(2);
 const MAX_NOTHING_TIME: Duration = Duration::from_nanos(200);
-/// Time of a host, and what two of them side by side may add to a request.
+/// Time that a host takes for its reply.
 const HOST_TIME: Duration = Duration::from_millis(20);
+/// Maximum time that two hosts, called in parallel, add to a request.
 const MAX_ADDED_BY_HOSTS: Duration = Duration::from_millis(23);
-/// What a host that hangs may add to a request after its circuit breaker has opened, and how long a call waits before.
+/// Maximum time that a hanging host adds to a request after its circuit breaker has opened.
 const MAX_ADDED_BY_HANGING_HOST: Duration = Duration::from_millis(1);
+/// Timeout of a call to the hanging host.
 const HANGING_TIMEOUT: Duration = Duration::from_millis(100);
-/// Calls that fail before a host is not called any more.
+/// Number of failed calls after which a host is not called any more.
 const FAILING_CALLS: usize = 5;
 const ROUNDS: usize = 200;
 
-/// Returns the shortest time of one call, of several rounds.
+/// Returns the time of one call in the fastest of several rounds, because other load only makes rounds longer.
 fn shortest(calls: u32, mut call: impl FnMut()) -> Duration {
     let round = |call: &mut dyn FnMut()| {
         let began = Instant::now();
@@ -88,7 +90,7 @@ fn a_portion_takes_at_most_two_microseconds_per_chunk() {
         json!({"checks": [{"id": "gateway.pii", "parameters": {"categories": ["EMAIL_ADDRESS"], "redact": true}}]});
     let hook = compile_content(&content, Strictness::Strict).unwrap();
     let check = hook.checks[0].check.check.window().unwrap();
-    // A portion has 512 bytes of new text, which are about 25 chunks, and what was held back.
+    // A portion consists of the text that was held back, and of 512 bytes of new text, which are about 25 chunks.
     let (text, chunks) = ("words of a model ".repeat(45), 25);
     let took = shortest(200, || {
         let settled = check.settled_end(&text);
@@ -109,8 +111,8 @@ fn nothing_is_paid_without_guardrails() {
     assert!(took <= MAX_NOTHING_TIME, "{took:?}");
 }
 
-/// Starts a host that takes its time for each reply; returns its URL. It runs on threads of its own, because timers of
-/// the runtime end up to a millisecond late.
+/// Starts a host that waits for `HOST_TIME` before each reply; returns its URL. It runs on threads of its own, because
+/// timers of the runtime end up to a millisecond late.
 fn start_slow_host() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -147,7 +149,7 @@ async fn two_hosts_side_by_side_add_their_time_once() {
     assert!(checked.saturating_sub(plain) <= MAX_ADDED_BY_HOSTS, "{checked:?}, without {plain:?}");
 }
 
-/// Returns the 99th percentile of requests without guardrails, and of those with a config.
+/// Returns the 99th percentile of the duration of requests without guardrails, and of requests with this config.
 async fn compare(gateway: &TestGateway, guarded: Value) -> [Duration; 2] {
     let mut times = [Vec::new(), Vec::new()];
     for _ in 0..ROUNDS {
@@ -178,7 +180,7 @@ async fn host_that_hangs_costs_nothing_after_its_breaker_opened() {
     });
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/check", listener.local_addr().unwrap());
-    // Connections are accepted by the system, and nobody reads them.
+    // The kernel accepts connections to this listener, but nothing reads them.
     let mut guarded = mock_target("");
     let timeout = HANGING_TIMEOUT.as_millis() as u64;
     guarded["input_guardrails"] = json!([{"webhook": {"webhookURL": url, "timeout": timeout}, "deny": true}]);

@@ -53,7 +53,7 @@ fn subject(metadata: &Metadata) -> LimitSubject<'_> {
     }
 }
 
-/// Returns the shortest time of a call in several rounds: other load only makes rounds longer.
+/// Returns the time of one call in the fastest of several rounds, because other load only makes rounds longer.
 fn shortest(calls: u32, mut call: impl FnMut()) -> Duration {
     let rounds = (0..ROUNDS).map(|_| {
         let began = Instant::now();

@@ -46,7 +46,7 @@ async fn circuit_breaker_opens_within_one_second_and_recovers_within_five() {
     let took = median(open.map(|(_, took, _)| *took).collect());
     let usually = median(usual.iter().map(|(_, took, _)| *took).collect());
     assert!(took < usually + Duration::from_millis(5), "{took:?}, without {usually:?}");
-    // The failures stop and the cooldown passes.
+    // From here on the provider does not fail any more, and the cooldown of the breaker passes.
     failing_provider.is_failing.store(false, Ordering::Relaxed);
     gateway.state.shared.clock.advance(Duration::from_secs(30));
     let (ended, before) = (Instant::now(), failing_provider.request_times().len());

@@ -18,7 +18,7 @@ use crate::harness::{TestGateway, TestRequest, sha256_hex};
 
 const MAX_RENDER_TIME: Duration = Duration::from_micros(5);
 const MAX_ADDED_CPU: Duration = Duration::from_micros(15);
-/// Time per byte of 1 MB compared with 1 KB. Memory is slower than the cache, but not by this factor.
+/// Maximum ratio of the time per byte of 1 MB to that of 1 KB. Memory is slower than the cache, but not by this factor.
 const MAX_TIME_RATIO: f64 = 4.0;
 const ROUNDS: usize = 30;
 
@@ -39,7 +39,7 @@ fn variables() -> Value {
         .into()
 }
 
-/// Returns the shortest time of a call in several rounds: other load only makes rounds longer.
+/// Returns the time of one call in the fastest of several rounds, because other load only makes rounds longer.
 fn shortest(calls: u32, mut call: impl FnMut()) -> Duration {
     let rounds = (0..ROUNDS).map(|_| {
         let began = Instant::now();

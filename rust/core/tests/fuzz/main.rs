@@ -15,7 +15,8 @@ const SEED: u64 = 0x0050_656e_7374_6f63;
 /// Corrupted variants of each template.
 const ROUNDS_PER_TEMPLATE: usize = 2000;
 const LIMITS: RenderLimits = RenderLimits { output_bytes: 64 * 1024, steps: 20_000 };
-/// What one node may add before the length of the output is checked: the longest value, escaped.
+/// Maximum size of the output of one node: the longest value, escaped. The length of the output is checked only after
+/// each node.
 const MAX_NODE_BYTES: usize = 12 * 64 * 300;
 
 const TEMPLATES: [&str; 8] = [
@@ -121,7 +122,7 @@ fn corrupted_templates_are_parsed_and_rendered_within_limits() {
             }
         }
     }
-    // Both kinds must occur, otherwise the test says nothing.
+    // Both valid and invalid templates must occur, otherwise the test proves nothing.
     assert!(valid > rounds() && invalid > rounds(), "{valid} {invalid}");
 }
 

@@ -112,7 +112,7 @@ async fn rejects_oversized_body_before_sending_anything() {
     let provider = Server::start().await;
     let gateway = TestGateway::with_settings(&provider.url(), |settings| settings.max_body_bytes = 1000);
     for target in [CHAT_PATH, MESSAGES_PATH, "/v1/files", "/v1/proxy/files"] {
-        // Declared but not sent, or sent without being declared.
+        // The first request only declares the length of its body and sends nothing; the second one has a complete body.
         let (_feeder, declared) = streamed_request(target, Some(1001));
         let whole = post_request(target, "x".repeat(1001));
         for request in [declared, whole] {

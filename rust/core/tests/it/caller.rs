@@ -7,7 +7,8 @@ use crate::{
     prompts::{CHAT_RESPONSE, greeting},
 };
 
-/// Sends requests with keys that lack nothing, either scope, or both.
+/// Sends a request with a key that has both scopes, one of them, or none. Returns the response and the number of
+/// records.
 async fn call(action: &str, key: &str) -> (TestResponse, usize) {
     let provider = GoldenProvider::start(200, "application/json", CHAT_RESPONSE.into(), 4096).await;
     let gateway = crate::prompts::start_gateway(&provider, &greeting());

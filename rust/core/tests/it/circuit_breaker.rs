@@ -299,7 +299,7 @@ async fn opens_under_load_and_recovers_after_the_cooldown() {
     let responses = send_at_rate(&gateway, &config, 300, 600).await;
     assert!(responses.iter().all(|(_, _, response)| response.status == 200));
     assert_eq!(gateway.state.shared.breakers.open_count(), 1);
-    // The failures stop and the cooldown passes.
+    // From here on the provider does not fail any more, and the cooldown of the breaker passes.
     failing_provider.is_failing.store(false, Ordering::Relaxed);
     gateway.state.shared.clock.advance(Duration::from_secs(30));
     let responses = send_at_rate(&gateway, &config, 300, 300).await;

@@ -25,7 +25,7 @@ async fn hard_budget_of_several_nodes_is_used_up_and_never_exceeded() {
     let nodes = LimitedNodes::start(&server.url()).await;
     let rule = budget(1_000_000, "hard");
     let mut used = 0;
-    // What a node has taken in advance comes back within a second, and the others can use it.
+    // Each node returns within a second what it took in advance and did not use, so that the other nodes can use it.
     for _ in 0..40 {
         used += nodes.spend(&rule, 20, 5, 1000).await;
         assert!(used <= 1_000_000, "{used}");
@@ -40,7 +40,8 @@ async fn hard_budget_of_several_nodes_is_used_up_and_never_exceeded() {
 #[tokio::test]
 async fn windows_of_several_nodes_hold_exactly_the_limit() {
     let server = RedisServer::start().await;
-    // A busy machine must not look like a Redis that is lost: shares of nodes would be reserved.
+    // The nodes wait long for Redis, so that a busy machine does not look like an outage, for which shares of nodes are
+    // reserved.
     let nodes = LimitedNodes::start_that_wait(&server.url(), Duration::from_secs(5)).await;
     for (sliding, tokens) in [(false, 1), (true, 1), (false, 7), (true, 7)] {
         let measure = if tokens > 1 { "tokens" } else { "requests" };
@@ -55,7 +56,7 @@ async fn windows_of_several_nodes_hold_exactly_the_limit() {
             tasks.spawn(async move {
                 while !is_over.load(Ordering::Relaxed) {
                     if let Some(hold) = admit(&limiter, &rule, tokens).await {
-                        // Some use less than they reserved.
+                        // Some requests use less than they reserved.
                         let used = fastrand::u64(1..=hold.amount);
                         admitted.lock().unwrap().push((hold.start_ms, used));
                         limiter.settle(&hold, used, now_ms());
@@ -72,7 +73,7 @@ async fn windows_of_several_nodes_hold_exactly_the_limit() {
         admitted.iter().for_each(|(start, used)| *windows.entry(*start).or_default() += used);
         let limit = 100 * tokens;
         if sliding {
-            // Parts of 50 ms: every 21 of them hold at most the limit.
+            // Admissions are counted in parts of 50 ms. Any 21 successive parts together contain at most the limit.
             for start in windows.keys() {
                 let sum: u64 =
                     windows.iter().filter(|(at, _)| (*start..=start + 1000).contains(*at)).map(|(_, n)| n).sum();
@@ -159,7 +160,7 @@ async fn flushed_counters_are_restored_and_nothing_is_admitted_twice() {
         assert!(used <= 100_000, "{used}");
         sleep(Duration::from_millis(30)).await;
     }
-    // Afterwards the rest can be used.
+    // Afterwards the nodes can use the rest of the limit.
     for _ in 0..60 {
         sleep(Duration::from_millis(100)).await;
         used += nodes.spend(&rule, 5, 10, 200).await;
@@ -180,7 +181,7 @@ async fn without_redis_nodes_use_their_leases_and_shares() {
     let mut used = before + nodes.spend(&hard, 5, 50, 200).await;
     assert!(used > before && used < 100_000, "{used}");
     let shared = first + nodes.spend(&soft, 5, 100, 1).await;
-    // Each node used what it had taken before.
+    // Without Redis, the nodes used the leases and shares that they had, but no more than the limit.
     assert!((31..=300).contains(&shared), "{shared}");
     server.restart().await;
     for node in &nodes.nodes {

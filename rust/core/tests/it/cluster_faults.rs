@@ -206,7 +206,8 @@ async fn limits_hold_without_scripts() {
     check_fault(Fault::NoScripts).await;
 }
 
-/// Sends more than a limit admits from all nodes. Returns how many were admitted in each part of time, by node.
+/// Sends more requests from all nodes than the limit admits. Returns for each node how many were admitted, by the start
+/// of their part of the window.
 async fn overload(limiters: Vec<Arc<Limiter>>, rule: &RuleRef, time: Duration) -> Vec<HashMap<u64, u64>> {
     let is_over = Arc::<AtomicBool>::default();
     let mut tasks = JoinSet::new();
@@ -237,7 +238,8 @@ fn sum_between(admitted: &[HashMap<u64, u64>], first: u64, last: u64) -> u64 {
     all.filter(|(start, _)| (first..=last).contains(*start)).map(|(_, count)| count).sum()
 }
 
-/// One node loses Redis, and gets it back, while the others use everything that they get.
+/// One node loses its connection to Redis and gets it back, while the other nodes use everything that they get from
+/// Redis.
 async fn cut_off_one_node(mode: RelayMode) {
     let server = RedisServer::start().await;
     let relay = FaultyRelay::start(server.addr()).await;
@@ -255,7 +257,7 @@ async fn cut_off_one_node(mode: RelayMode) {
         let (admitted, ()) = tokio::join!(overload(nodes.limiters(), &rule, Duration::from_millis(8500)), control);
         let starts: Vec<u64> = admitted.iter().flat_map(HashMap::keys).copied().collect();
         for start in starts {
-            // Parts of 50 ms: every 21 of them hold at most the limit.
+            // Admissions are counted in parts of 50 ms. Any 21 successive parts together contain at most the limit.
             let sum = sum_between(&admitted, start, if sliding { start + 1000 } else { start });
             assert!(sum <= 90, "{mode:?} {sliding}: {sum} from {start}");
         }
@@ -279,7 +281,7 @@ async fn node_without_replies_uses_only_the_share_that_is_reserved_for_it() {
 #[tokio::test]
 async fn replies_that_are_often_late_admit_no_more_than_the_limit() {
     let server = RedisServer::start().await;
-    // Many replies take longer than nodes wait.
+    // Many replies take longer than the nodes wait for them.
     let nodes = LimitedNodes::start_that_wait(&server.url(), Duration::from_millis(1)).await;
     let rule = rule(&json!({"limit": 90, "window": {"unit": "second"}}));
     let admitted = overload(nodes.limiters(), &rule, Duration::from_secs(5)).await;
@@ -298,7 +300,7 @@ async fn soft_budget_is_shared_further_while_redis_is_away() {
     for node in &nodes.nodes {
         wait_until("Redis is away", || !is_redis_available(node)).await;
     }
-    // Half of each share at once.
+    // Each node may use half of its share at once.
     assert_eq!(nodes.spend(&soft, 1, 9000, 1).await, 4500);
 }
 
@@ -317,7 +319,7 @@ impl KillableWorker {
         Self { folder, client, reports: JoinSet::new() }
     }
 
-    /// Writes what the store knows of the workers of all nodes.
+    /// Writes the file `members`, which reports to this worker how many workers all nodes have.
     fn set_members(&self, count: u64, seen_ms: u64, from_ms: u64) {
         std::fs::write(self.folder.join("members"), format!("{count} {seen_ms} {from_ms}")).unwrap();
     }
@@ -353,7 +355,7 @@ fn second(id: &str, sliding: bool) -> RuleRef {
 /// Checks that no window of a second was exceeded.
 fn check_windows(admitted: &[HashMap<u64, u64>], sliding: bool) {
     for start in admitted.iter().flat_map(HashMap::keys) {
-        // Parts of 50 ms: every 21 of them hold at most the limit.
+        // Admissions are counted in parts of 50 ms. Any 21 successive parts together contain at most the limit.
         let sum = sum_between(admitted, *start, if sliding { start + 1000 } else { *start });
         assert!(sum <= 90, "{sliding}: {sum} from {start}");
     }
@@ -369,7 +371,7 @@ async fn worker_that_is_killed_and_restarted_without_redis_admits_no_more_than_i
         let (rule, day) = (second("r", sliding), rule(&json!({"id": "d", "limit": 900, "window": {"unit": "day"}})));
         worker.restart();
         sleep(Duration::from_millis(800)).await;
-        // The nodes use what they get all the time, and the worker dies often.
+        // The nodes use everything that they get, while the worker is killed and restarted often.
         let restarts = async {
             let mut admitted = Vec::new();
             for number in 0..16 {
@@ -381,7 +383,7 @@ async fn worker_that_is_killed_and_restarted_without_redis_admits_no_more_than_i
                 let limiter = worker.restart();
                 admitted.append(&mut overload(vec![limiter], &rule, Duration::from_millis(430)).await);
                 if number == 11 {
-                    // This window began when the worker reached Redis, so nobody has reserved a share of it.
+                    // This window began when the worker could reach Redis, so no share of it is reserved.
                     let limiter = worker.restart();
                     assert!(admit(&limiter, &day, 1).await.is_none());
                 }
@@ -399,7 +401,7 @@ async fn worker_that_is_killed_and_restarted_without_redis_admits_no_more_than_i
     }
 }
 
-/// Writes for each worker that the store knows so many workers now.
+/// Writes the file `members` of each worker: all nodes together have `count` workers now.
 fn set_members(workers: &[KillableWorker], count: u64) {
     for worker in workers {
         worker.set_members(count, now_ms(), 0);
@@ -427,7 +429,7 @@ async fn node_that_starts_without_redis_uses_only_shares_that_the_others_leave_f
             sleep(Duration::from_millis(700)).await;
             set_members(&known, 3);
             sleep(Duration::from_millis(5800)).await;
-            // The store does not see the node any more, so the others will take its shares.
+            // The node store no longer sees this node, so the other nodes will take its shares.
             new.set_members(3, now_ms() - 120_000, from_ms);
             now_ms()
         };

@@ -188,7 +188,7 @@ async fn does_not_change_breaker_state() {
         let content = breakers().await;
         assert_eq!(content["targets"][0]["breaker"], "half_open", "{content}");
     }
-    // Explaining does not use up the half-open attempt.
+    // The explanation did not use up the single attempt that a half-open breaker allows.
     provider.clear_ledger();
     assert_eq!(gateway.send(chat_with_config(&config)).await.status, 200);
     assert_eq!(crate::harness::wait_for_ledger_entries(&provider, 2).await.len(), 2);

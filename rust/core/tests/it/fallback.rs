@@ -371,7 +371,7 @@ async fn client_timeout_bounds_all_fallback_attempts() {
     assert_eq!(response.status, 200);
 }
 
-/// Returns what happened at the second target of the last request.
+/// Returns the step that the record lists for the second target of the last request.
 fn second_step(gateway: &TestGateway) -> Value {
     let record = gateway.single_record();
     let steps = record["decisions"].as_array().unwrap();

@@ -38,7 +38,7 @@ fn restoring_config() -> Value {
     json!({"input_guardrails": [{"gateway.pii": {"categories": ["EMAIL_ADDRESS"], "redact": true, "restore": true}}]})
 }
 
-/// Returns the name that stands for the address in a request.
+/// Returns the placeholder that replaces the email address in the request to the provider.
 async fn name_of_address(gateway: &TestGateway) -> String {
     let (_, provider) = send(gateway, &restoring_config(), &json!(EMAIL), &chat_response("ok")).await;
     let (_, sent) = provider.parse_last_request();
@@ -60,7 +60,7 @@ async fn replaced_values_return_to_the_client_alone() {
     let (response, _) = send(&gateway, &restoring_config(), &json!(EMAIL), &stream).await;
     let text = response.text();
     assert!(text.contains(EMAIL) && !text.contains("EMAIL_ADDRESS") && text.ends_with("data: [DONE]\n\n"), "{text}");
-    // Guardrails of the response see the name, not the value.
+    // Output guardrails see the placeholder, not the value.
     let mut config = restoring_config();
     config["output_guardrails"] = json!([{"contains": {"words": [EMAIL], "operator": "none"}, "deny": true}]);
     let (response, _) = send(&gateway, &config, &json!(EMAIL), &body).await;
@@ -107,7 +107,7 @@ async fn private_addresses_of_a_text_are_not_called() {
     let page = GoldenProvider::start(200, "text/html", b"<html>".to_vec(), 4096).await;
     let provider =
         GoldenProvider::start(200, "application/json", chat_response(&page.server.url()).into_bytes(), 4096).await;
-    // This gateway trusts its provider's host only as the mock provider.
+    // This gateway may connect to loopback only for the mock provider, not for the URLs in a text.
     let gateway = TestGateway::for_url(&provider.server.url());
     let config = json!({"provider": "mock", "output_guardrails": [{"validUrls": {}, "deny": false, "id": "urls"}],
         "input_guardrails": [{"inlineImages": {"providers": ["mock"], "failOnError": true}, "deny": true}]});

@@ -1,5 +1,5 @@
-//! Default guardrails of a workspace against a client that brings its own config and writes its own bodies: none of them
-//! gets a text past a default.
+//! Default guardrails of a workspace against a client that brings its own config and writes its own bodies. Neither
+//! lets a text bypass a default guardrail.
 
 use std::io::Write;
 
@@ -13,7 +13,7 @@ use crate::harness::{
 const WORD: &str = "CANARY";
 const KEY: &str = "one";
 
-/// What the default guardrail does with the word.
+/// Action of the default guardrail if a text contains the word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Action {
     Deny,
@@ -69,12 +69,13 @@ async fn provider_with(text: &str, is_stream: bool) -> GoldenProvider {
     GoldenProvider::start(200, kind, body.into_bytes(), 4096).await
 }
 
-/// Returns everything that the provider got.
+/// Returns the last request that the provider received, as text.
 fn sent_to(provider: &GoldenProvider) -> String {
     String::from_utf8_lossy(&provider.last_request.lock().unwrap()).into_owned()
 }
 
-/// Returns the visible text of a response. The results of a denial name the word of the check itself.
+/// Returns the text of a response without its `hook_results`, because the results of a denial contain the word of the
+/// check itself.
 fn visible(response: &TestResponse) -> String {
     response.text().split("\"hook_results\"").next().unwrap_or_default().to_owned()
 }

@@ -1,5 +1,5 @@
 //! Every client format, whole and streamed: a canary in any text never reaches the other side, whether a guardrail
-//! denies or redacts it. Cells that a format cannot have are listed with the reason.
+//! denies or redacts it. Combinations that a format cannot have are listed with the reason.
 
 use std::fmt::Write;
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::harness::{TestResponse, golden_provider::GoldenProvider, post_with_config};
 
 const CANARY: &str = "canary@mail.example";
-/// Beginning of the canary, which a stream has in another event than the rest.
+/// Text with the canary in two halves, which a stream sends in two events.
 const HALVES: [&str; 2] = ["write to cana", "ry@mail.example now"];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,7 +56,7 @@ const TEXT_KINDS: [TextKind; 5] =
 const ACTIONS: [Action; 5] =
     [Action::Deny, Action::DenyInPortions, Action::Redact, Action::RedactInPortions, Action::Observe];
 
-/// Returns why a format has no such text.
+/// Returns the reason why a format cannot have a text in this place; `None` if it can.
 fn missing(format: Format, place: TextKind, is_response: bool) -> Option<&'static str> {
     match (format, place) {
         (Format::Completions, TextKind::ToolArguments | TextKind::ToolResult | TextKind::Refusal) => {
@@ -273,7 +273,7 @@ impl Format {
     }
 }
 
-/// Writes events with their types as names, if they have some.
+/// Writes events as SSE. The type of an event, if it has one, is also its name.
 fn write_events(events: &[Value]) -> Vec<u8> {
     let mut stream = String::new();
     for event in events {
@@ -324,7 +324,7 @@ fn response_events(place: TextKind) -> Vec<Value> {
     };
     let complete = HALVES.concat();
     let item = match place {
-        // Its deltas are no JSON, so the item repeats them as they are.
+        // The deltas of these arguments are plain text, not JSON, so the item repeats that text unchanged.
         TextKind::ToolArguments => {
             json!({"type": "function_call", "id": "i", "call_id": "t", "name": "f", "arguments": complete})
         }
@@ -379,12 +379,12 @@ fn guardrail(action: Action) -> Value {
     guardrail
 }
 
-/// Returns everything that a body says, also within the base64 of Bedrock's frames, with deltas joined.
+/// Returns all text of a body with its deltas joined, also text within the base64 of Bedrock's frames.
 fn visible(body: &[u8]) -> String {
     let plain = String::from_utf8_lossy(body).into_owned();
     let encoded = plain.split("\"bytes\":\"").skip(1).filter_map(|rest| STANDARD.decode(rest.split('"').next()?).ok());
     let decoded: String = encoded.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).collect();
-    // What the results of a denial say of the check itself is no text of the model.
+    // Removes the words that the results of a denial quote from the check itself. They are no text of the model.
     (plain + &decoded).replace(&format!("\"foundWords\":[\"{CANARY}\"]"), "")
 }
 

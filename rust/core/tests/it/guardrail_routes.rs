@@ -1,5 +1,5 @@
-//! Guardrails on every route: respelled paths, forwarded requests, background responses and `WebSocket` sessions. What
-//! cannot be read is denied by guardrails that deny, and reported as skipped by all others.
+//! Guardrails on every route: respelled paths, forwarded requests, background responses and `WebSocket` sessions.
+//! Guardrails that deny also deny what they cannot read; all others report that they were skipped.
 
 use serde_json::{Value, json};
 
@@ -142,7 +142,7 @@ async fn unreadable_requests_are_denied_or_reported() {
             assert_eq!(gateway.single_record()["hook_results"][stage][0]["skipped"], true, "{path}");
         }
     }
-    // A guardrail that changes texts keeps a batch from its provider, because it cannot change the lines.
+    // A batch is not sent to its provider if a guardrail changes texts, because the guardrail cannot change the lines.
     let (response, provider, _gateway) =
         send(("POST", "/v1/batches"), json!({"input_guardrails": redacting()}), job.to_string(), "{}").await;
     assert_eq!((response.status, sent_count(&provider)), (446, 0));
@@ -291,7 +291,7 @@ async fn misspelled_paths_of_the_gateway_reach_no_provider() {
     }
     let lines = provider.request_lines.lock().unwrap().clone();
     assert!(lines.iter().all(|line| line.contains("models")), "{lines:?}");
-    // What the client names explicitly as a path of the provider is forwarded.
+    // Paths with an explicit proxy prefix, and paths of the provider's own objects, are forwarded.
     for path in ["/v1/proxy/configs", "/v1/proxy//files", "/v1/vector_stores/VS-1"] {
         assert_eq!(gateway.send(post_with_config(&config, path, "{}")).await.status, 200, "{path}");
     }
@@ -326,7 +326,7 @@ async fn a_dry_run_only_reports() {
             assert_eq!(result["checks"][0]["transformed"], name == "redact", "{name} {result}");
         }
     }
-    // It does not deny what cannot be read, either.
+    // A dry-run guardrail does not deny what it cannot read, either.
     let guardrail = json!({"contains": {"words": ["canary"], "operator": "none"}, "deny": true, "dry_run": true});
     let config = json!({"input_guardrails": [guardrail]});
     let (response, ..) = send(("POST", "/v1/realtime/client_secrets"), config, "{\"a\":1}".into(), "{}").await;

@@ -104,12 +104,12 @@ async fn values_of_repeated_keys_do_not_get_around_checks() {
             body["stream"] = json!(kind == "text/event-stream");
             let (response, _) = send("openai", CHAT_PATH, config.clone(), &body, provider).await;
             assert_eq!(response.status, 200, "{config}: {}", response.text());
-            // The results name the word of the guardrail itself.
+            // The hook results contain the word of the guardrail itself.
             let text = response.text().split("\"hook_results\"").next().unwrap().to_owned();
             assert!(text.contains("fine") && !text.contains(WORD), "{config}: {text}");
         }
     }
-    // The provider gets what the checks have read.
+    // The provider gets only the value that the checks have read.
     for hook in [denying(), redacting] {
         let provider = chat_provider(&json!({"role": "assistant", "content": "ok"})).await;
         let gateway: TestGateway = GoldenProvider::gateway_trusting_loopback();
@@ -183,7 +183,8 @@ fn repeating_streams() -> Vec<(&'static str, &'static str, &'static str, Vec<u8>
     converse.chain(invoke).chain(gemini).collect()
 }
 
-/// Returns a body with what it has in base64, without the results, which name the word of the guardrail itself.
+/// Returns the text of a body and of its base64 parts, without the hook results, which contain the word of the
+/// guardrail itself.
 fn visible(body: &[u8]) -> String {
     let plain = String::from_utf8_lossy(body).into_owned();
     let encoded = plain.split("\"bytes\":\"").skip(1).filter_map(|rest| STANDARD.decode(rest.split('"').next()?).ok());

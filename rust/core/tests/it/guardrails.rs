@@ -135,7 +135,7 @@ async fn no_part_of_a_denied_response_reaches_the_client() {
 
 #[tokio::test]
 async fn results_do_not_show_what_was_denied_or_changed() {
-    // Each of these has a part of the text in its data.
+    // Each of these checks has a part of the text in its data.
     let checks = json!({"regexMatch": {"rule": "canary[^ ]*", "not": true}, "characterCount": {"maxCharacters": 3}});
     let mut denying = checks.clone();
     denying["deny"] = json!(true);
@@ -149,7 +149,7 @@ async fn results_do_not_show_what_was_denied_or_changed() {
         let config = json!({"output_guardrails": guardrails, "strict_open_ai_compliance": false});
         let (response, _, gateway) = send(config.clone(), "hi", "application/json", &body).await;
         assert_eq!((response.status, response.text().contains("canary")), (status, false), "{}", response.text());
-        // The log has the data, if bodies are recorded.
+        // The record contains the data, if bodies are recorded.
         assert!(gateway.single_record()["hook_results"]["after_request_hooks"].is_array());
         let event = json!({"id": "c", "choices": [{"index": 0, "delta": {"content": SECRET}, "logprobs": {"content": [{"token": SECRET}]}}]});
         let stream = format!("data: {event}\n\n{}", chat_stream(&["end"]));
@@ -302,7 +302,8 @@ async fn saved_guardrails_and_defaults_apply_to_their_workspace() {
     let own = |name: &str| Some(json!({"provider": "@mine", "input_guardrails": [name]}));
     assert_eq!(build_request("one", "blue", own("pg-own")).await.status, 446);
     assert_eq!(build_request("two", "a canary", own("pg-all")).await.status, 446);
-    // A guardrail of another workspace does not exist here, and one that is gone lets nothing through.
+    // A guardrail of another workspace does not exist here. A guardrail that no longer exists rejects the request
+    // instead of letting it pass.
     let foreign = build_request("two", "hello", own("pg-own")).await;
     assert_eq!((foreign.status, foreign.error_code()), (400, "not_found_in_workspace".into()));
     assert_eq!(build_request("three", "hello", None).await.status, 400);
@@ -339,7 +340,7 @@ async fn a_webhook_decides_and_changes_the_request() {
     assert_eq!((&posted["request"]["text"], &posted["eventType"]), (&json!(SECRET), &json!("beforeRequestHook")));
     let (_, sent) = provider.parse_last_request();
     assert_eq!((&sent["messages"][0]["content"], &sent["model"]), (&json!("changed"), &json!("gpt-x")));
-    // A webhook that fails lets the request pass, unless its parameters say otherwise.
+    // A webhook that fails lets the request pass, unless the parameters of the check forbid that.
     let broken = GoldenProvider::start(500, "application/json", b"{}".to_vec(), 4096).await;
     for (fails, status) in [(false, 200), (true, 446)] {
         let guardrail = json!({"webhook": {"webhookURL": broken.server.url(), "failOnError": fails}, "deny": true});

@@ -11,7 +11,7 @@ use penstock_mock::Server;
 use tokio::{io::AsyncWriteExt, time::sleep};
 
 const HEARTBEAT_COMMENT: &str = ": keep-alive\n\n";
-// Heartbeats may come up to a quarter earlier than configured, so the tests allow for as many more.
+// Heartbeats may come up to a quarter earlier than configured, so the tests allow a quarter more of them.
 
 fn gateway_with_heartbeat(url: &str, milliseconds: u64) -> TestGateway {
     TestGateway::with_settings(url, |settings| settings.heartbeat_ms = milliseconds)

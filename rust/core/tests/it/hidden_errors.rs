@@ -301,7 +301,7 @@ async fn assert_is_failure((provider, path, stream): (&str, &str, bool), respons
 
 #[tokio::test]
 async fn complete_errors_with_status_200_are_failures() {
-    // At once, because each waits before its retry.
+    // Runs all cases concurrently, because each waits before its retry.
     join_all(COMPLETE_ERRORS.iter().map(async |(provider, path, body)| {
         let case = format!("{provider} {path} {body}");
         assert_is_failure((provider, path, false), json_response("200 OK", "", body), "broken", &case).await;

@@ -146,7 +146,7 @@ async fn concurrent_requests_share_one_connection() {
 
 #[tokio::test]
 async fn waiters_fail_with_a_timed_out_shared_connection() {
-    // The handshake never ends; each request that tried it separately would wait as long.
+    // The handshake never ends. A request that tried a handshake of its own would also wait until the timeout.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let tried = Arc::new(AtomicUsize::new(0));
@@ -525,7 +525,7 @@ async fn client_disconnect_resets_the_stream() {
     responded.next().await.unwrap().unwrap();
     drop(responded);
     wait_until("the stream is reset", || reasons.lock().unwrap().len() == 1).await;
-    // The same applies before the response head.
+    // The stream is also reset if the client leaves before the response head arrives.
     let early =
         tokio::time::timeout(Duration::from_millis(50), gateway.handle_request(chat_request_to_port(port))).await;
     assert!(early.is_err());

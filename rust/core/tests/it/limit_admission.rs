@@ -182,7 +182,7 @@ async fn invalid_request_counts_for_nothing() {
     assert_eq!(gateway.send(plain_chat()).await.status, 200);
 }
 
-/// Returns a gateway with a hard budget of this many units, and one that has twice as much and is soft.
+/// Returns a gateway with two budgets: a hard one of `limit_units`, and a soft one of twice as much.
 pub async fn hard_gateway(kind: &str, limit_units: u64) -> (Server, TestGateway) {
     let hard = json!({"type": kind, "limit": limit_units, "period": {"start": 1}, "enforcement": "hard"});
     start_gateway(json!([limit("policy", "any", &hard)])).await
@@ -217,7 +217,7 @@ async fn hard_budget_rejects_requests_without_a_bound() {
         assert!(message.contains(what) && message.contains("policy `any`"), "{message}");
     }
     assert_eq!(provider.ledger_entries().len(), 0);
-    // What only reads is admitted, and so is a request with a bound.
+    // Requests that only read are admitted, and so are requests whose usage is bounded.
     assert_ne!(gateway.send(json_request("GET", "/v1/files", &json!({}))).await.status, 412);
     assert_eq!(gateway.send(plain_chat_of(5)).await.status, 200);
 }
@@ -276,7 +276,7 @@ async fn explain_shows_limits_and_what_they_leave() {
     assert_eq!(*mine, ("p", "target", &json!(5), &json!(5)));
     assert!(limits.iter().all(|one| one["admits"] == true), "{explanation}");
     assert_eq!(limits[0]["enforcement"], "hard");
-    // Asking takes nothing.
+    // An explanation uses nothing of the budget.
     assert_eq!(gateway.send(explain()).await.json()["targets"][0]["limits"][1]["left"], 1);
     assert_eq!(gateway.send(plain_chat_of(5)).await.status, 200);
     assert_eq!(gateway.send(explain()).await.json()["targets"][0]["limits"][1]["admits"], false);
@@ -325,8 +325,8 @@ async fn explain_shows_the_limits_of_a_prompt() {
 async fn continued_streams_keep_what_their_first_part_holds() {
     let config = json!({"strategy": {"mode": "fallback"}, "recovery": "continue", "targets": [
         mock_target("chunks=60&fault=cut&after=40"), mock_target("chunks=60")]});
-    // Each part reserves 99 tokens for the response, and the bytes of the prompt. That of the second one has the response
-    // so far.
+    // Each part reserves 99 tokens for its response, and the bytes of its prompt. The prompt of the second part
+    // includes the response so far.
     for (most, is_continued) in [(1000, true), (400, false)] {
         let fields = json!({"type": "tokens", "limit": most, "period": {"start": 1}, "enforcement": "hard"});
         let (_provider, gateway) = start_gateway(json!([limit("policy", "any", &fields)])).await;
@@ -343,7 +343,7 @@ async fn continued_streams_keep_what_their_first_part_holds() {
         assert_eq!(record["limits"]["budgets"][0]["id"], "policy-any", "{record}");
         let used = record["total_units"].as_u64().unwrap();
         assert!(used > 0 && used <= most, "{record}");
-        // The next request finds what both parts have left.
+        // The next request can use what both parts have left of the budget.
         let next = json!({"path": "/v1/completions", "headers": {"x-gateway-provider": "mock"},
             "body": {"model": "mock", "prompt": "x", "max_tokens": 1}});
         let explain = TestRequest::new("POST", "/v1/explain").header("x-gateway-api-key", "pk");

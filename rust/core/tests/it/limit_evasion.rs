@@ -135,7 +135,7 @@ async fn compressed_recording_has_no_bound() {
 
 #[tokio::test]
 async fn stream_that_the_client_leaves_costs_what_was_sent() {
-    // Streams without usage, and streams whose client closes before the usage arrives.
+    // The streams have no usage, or the client closes them before the usage arrives.
     for (model, is_left) in [("mock?chunks=40&usage=off", false), ("mock?chunks=40&chunk_ms=5", true)] {
         let fields = json!({"type": "tokens", "limit": 5000, "period": {"start": 1}, "enforcement": "hard"});
         let (_provider, gateway) = start_gateway(json!([limit("policy", "any", &fields)])).await;

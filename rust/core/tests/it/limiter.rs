@@ -1,5 +1,5 @@
-//! Windows of limits under a simulated clock, compared with a naive log of what was admitted: for every start of a window,
-//! all workers of a node together admit at most the limit.
+//! Windows of limits under a simulated clock, compared with a naive log of what was admitted. For every start of a
+//! window, all workers of a node together admit at most the limit.
 
 use std::path::PathBuf;
 
@@ -34,7 +34,7 @@ fn rule(measure: &str, unit: &str, is_sliding: bool) -> RuleRef {
     RuleRef { rules: limits.all.unwrap(), index: 0 }
 }
 
-/// An admission: when, and how much it counts now.
+/// An admission: its time, and the amount that it counts now.
 struct Admission {
     at_ms: u64,
     amount: u64,
@@ -67,7 +67,7 @@ impl Simulation {
         self.check(now_ms);
     }
 
-    /// Ends a request that used less than it held.
+    /// Settles a request that may have used less than it reserved.
     fn end_one(&mut self, random: &mut fastrand::Rng, now_ms: u64) {
         if self.open.is_empty() {
             return;
@@ -90,7 +90,8 @@ impl Simulation {
     }
 }
 
-/// Runs requests at twice the limit for many windows. Returns what was admitted, as part of what the limit allows.
+/// Runs requests at twice the limit for many windows. Returns the admitted amount as a fraction of what the limit
+/// allows.
 fn run(seed: u64, measure: &str, (unit, length_ms): (&str, u64), is_sliding: bool) -> f64 {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut simulation = Simulation::new(measure, unit, length_ms, is_sliding);
@@ -131,7 +132,7 @@ fn limit_that_is_lowered_holds_at_once() {
         let requests = workers.iter().cycle().take(requests);
         requests.filter(|worker| worker.take(limited(limit), "", 1, START_MS).is_ok()).count()
     };
-    // Each worker takes a hundredth in advance.
+    // Each worker takes a hundredth of the limit in advance.
     assert_eq!(count_admitted(10_000, 3), 3);
     assert!(count_admitted(5, 30) <= 2);
     for worker in &workers {

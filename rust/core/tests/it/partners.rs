@@ -1,5 +1,5 @@
-//! Checks by partners: every row of the table against a pretended host.
-//! `partner_checks.json` has the documented request of each function, and replies.
+//! Checks by partners: every row of the table against a mock host. `partner_checks.json` has the documented request of
+//! each function, and replies.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::harness::{CHAT_PATH, TestGateway, TestResponse, golden_provider::GoldenProvider, post_with_config};
 
 const TEXT: &str = "call ann@mail.example";
-/// What no result may show.
+/// Part of `TEXT` that no result may contain.
 const FOUND: &str = "ann@mail";
 const QUESTION: &str = "who is it?";
 const TRACE_ID: &str = "trace-1";
@@ -100,7 +100,7 @@ async fn every_partner_gets_its_documented_request() {
         assert_eq!(checked.text, TEXT, "{name:?}");
         let (head, body) = checked.partner.parse_last_request();
         let path = case.url.split_once("://").unwrap().1;
-        // A URL of the parameters may have a path, which the pretended host has not.
+        // A URL from the parameters may have a path that the URL of the mock host lacks, so only the end is compared.
         let target = head.split(' ').nth(1).unwrap();
         assert!(head.starts_with("POST ") && path.ends_with(target), "{name:?}: {head}");
         for header in &case.headers {

@@ -199,7 +199,8 @@ async fn gateway_keys_never_reach_a_provider() {
         assert!(!absent.iter().any(|text| sent.contains(text)), "{path} {name}: {value}\n{sent}");
         assert!(sent.contains("?a=1&b=2 ") || !path.contains('?'), "{sent}");
     }
-    // A value that is not a gateway key stays. So does a header that the provider needs, whatever it contains.
+    // The gateway forwards a value that is not a gateway key. It also forwards a header that the provider needs,
+    // whatever the header contains.
     for (name, value) in [
         ("authorization", "Token sk-of-the-provider"),
         ("x-note", "Q7dP0aXkE2mVnW8sYtB4cRjH6uLgZf1oK9iNqT3xM5vAwSbD"),
@@ -419,7 +420,7 @@ async fn google_upload_continues_without_a_key() {
     }
     let refused = gateway.send(upload(&target.replace("=A&", "=B&"), "upload, finalize").body("bytes")).await;
     assert_eq!((refused.status, refused.json()["error"]["code"].clone()), (401, json!(401)), "{}", refused.text());
-    // Nothing could find the caller again.
+    // A caller with a signed token gets no `upload_token`, because nothing could find this caller again.
     let claims =
         r#"{"exp":99999999999,"sub":"s","organisation_id":"o","workspace_slug":"here","scope":"completions.write"}"#;
     let bearer = format!("Bearer {}", sign_claims(claims));

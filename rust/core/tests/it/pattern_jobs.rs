@@ -1,4 +1,5 @@
-//! Work that a request may cause: regular expressions, inherited parameters, and options that become a path.
+//! Limits of the work that a request may cause: regular expressions, inherited parameters, and options that become a
+//! path.
 
 use crate::harness::{CHAT_PATH, TestGateway, TestRequest, chat_request, chat_with_config, post_with_config};
 use penstock_mock::Server;

@@ -13,7 +13,7 @@ async fn connection_is_not_reused_after_a_broken_response() {
             gateway.send(request(&format!("mock?fault={fault}"))).await;
             assert_eq!(gateway.state.upstream.idle_connection_count(), 0, "{fault}");
             assert_eq!(gateway.send(chat_request("mock")).await.status, 200, "{fault}");
-            // Close the healthy connection, so that the next fault uses a new one.
+            // Closes the healthy connection, so that the next fault uses a new one.
             gateway.send(chat_request("mock?fault=reset")).await;
         }
     }

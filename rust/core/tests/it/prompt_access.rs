@@ -21,7 +21,8 @@ async fn another_workspace_uses_a_shared_prompt_with_the_rights_of_its_owner() {
     let (head, sent) = provider.parse_last_request();
     assert!(head.contains("Bearer sk-mine"), "{head}");
     assert_eq!(sent["messages"][0]["content"], "Be kind.");
-    // The provider of the owner serves only the prompt. With a provider of its own, the caller may change it.
+    // The owner's provider serves only the unchanged prompt. If the caller uses a provider of its own, it may change
+    // the prompt.
     for field in ["model", "messages", "prompt"] {
         let refused = call("greeting", json!({field: "x"})).await;
         assert_eq!((refused.status, refused.error_code()), (403, "prompt_field_not_allowed".into()), "{field}");
@@ -31,7 +32,7 @@ async fn another_workspace_uses_a_shared_prompt_with_the_rights_of_its_owner() {
     assert!(provider.parse_last_request().0.contains("Bearer sk-theirs"));
     let owners = call("greeting", json!({"model": "@mine/gpt"})).await;
     assert_eq!((owners.status, owners.error_code()), (400, "not_found_in_workspace".into()));
-    // Other providers of the owner, and prompts that are not shared, stay out of reach.
+    // The caller can use neither other providers of the owner nor prompts that are not shared.
     let other = call("greeting", json!({"model": "@other/gpt"})).await;
     assert_eq!((other.status, other.error_code()), (400, "not_found_in_workspace".into()));
     let not_shared = call("story", json!({})).await;
@@ -61,7 +62,8 @@ async fn a_config_cannot_use_the_provider_of_a_shared_prompt_for_anything_else()
     let gateway = start_gateway(&provider, &prompts);
     let body = json!({"variables": {"name": "Ann", "tone": "kind"}});
     let calls = || provider.request_lines.lock().unwrap().len();
-    // What does not change the request works, with the provider of the owner and the model without its prefix.
+    // Settings that leave the prompt unchanged are allowed. The request uses the owner's provider, and the model
+    // without its prefix.
     let retries = json!({"retry": {"attempts": 1}, "override_params": {"temperature": 1}});
     let allowed = call_shared(&gateway, "greeting", Some(&retries), &body).await;
     assert_eq!(allowed.status, 200, "{}", allowed.text());
@@ -90,7 +92,7 @@ async fn a_config_cannot_use_the_provider_of_a_shared_prompt_for_anything_else()
         let refused = call_shared(&gateway, "greeting", Some(&config), &body).await;
         assert_eq!((refused.status, refused.error_code().as_str()), (status, code), "{config}: {}", refused.text());
     }
-    // A prompt without a model names its provider alone; no model may be added to it.
+    // This prompt names only a provider and no model. Callers may not add a model to it.
     let open = call_shared(&gateway, "open", Some(&json!({"override_params": {"model": "gpt-z"}})), &body).await;
     assert_eq!((open.status, open.error_code().as_str()), (403, "prompt_field_not_allowed"), "{}", open.text());
     for field in ["models", "system", "input", "fallbacks", "tools", "Model", "chat_template", "n", "response_format"] {
@@ -100,7 +102,7 @@ async fn a_config_cannot_use_the_provider_of_a_shared_prompt_for_anything_else()
         let refused = call_shared(&gateway, "greeting", Some(&config), &body).await;
         assert_eq!((refused.status, refused.error_code().as_str()), (403, "prompt_field_not_allowed"), "{config}");
     }
-    // The prompt has 9 tokens at most; callers may only ask for fewer.
+    // The prompt limits its output to 9 tokens; callers may only lower this limit.
     for (fields, status) in
         [(json!({"max_tokens": 8, "stop": "x", "user": "u"}), 200), (json!({"max_tokens": 10}), 403)]
     {

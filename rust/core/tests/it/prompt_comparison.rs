@@ -78,7 +78,7 @@ async fn a_failed_run_does_not_end_the_others() {
     assert_eq!((&results[0]["status"], &results[0]["error"]["code"]), (&json!(400), &json!("prompt_not_rendered")));
     assert!(results[0]["error"]["message"].as_str().unwrap().contains("the partial `none` does not exist"));
     assert_eq!(results[0]["version"], 1);
-    // The provider of this snapshot is gone, so the other version fails on its own way.
+    // The provider is not in this snapshot, so version 2 fails for another reason.
     assert_eq!(results[1]["error"]["code"], "not_found_in_workspace", "{comparison}");
     assert_eq!((&comparison["versions"][0]["failed"], &comparison["versions"][1]["failed"]), (&json!(1), &json!(1)));
     assert_eq!(comparison["versions"][0]["cost"], Value::Null);

@@ -94,7 +94,7 @@ proptest! {
         let rendered = rendered_messages(&raw, &variables).unwrap();
         prop_assert_eq!(roles(&rendered), [json!("system"), json!("user")]);
         prop_assert_eq!(&rendered[0]["content"], &json!(format!("You are {}", texts[0])));
-        // Outside of a JSON string no text can become more than one value.
+        // Outside of a JSON string, the text of a variable cannot become more than one value.
         let unquoted = compile(json!({"is_raw_template": true, "string": r#"[{"role": "user", "n": {{a}}}]"#}));
         for text in [texts[0].clone(), format!("null}},{{{}", texts[1]), format!("1{}", texts[2])] {
             if let Some(rendered) = rendered_messages(&unquoted, &json!({"a": text})) {
@@ -296,7 +296,7 @@ async fn variables_do_not_add_arguments_of_tool_calls() {
     .unwrap();
     assert_eq!(arguments, json!({"a": attack["q"], "n": 3}));
     assert_eq!(render(r#"{"a": {{q}}}"#, &attack), None, "structure outside of a string");
-    // The variable is all of the arguments.
+    // Here the variable is the complete string of arguments.
     assert_eq!(render("{{q}}", &json!({"q": "{}"})).unwrap(), "{}");
 }
 
@@ -420,7 +420,7 @@ async fn a_slug_that_several_workspaces_share_is_rejected() {
     copy["id"] = json!("p9");
     copy["workspace"] = json!("y");
     copy["shared_with"] = json!("*");
-    // The first version includes a partial, which only the workspace `w` has.
+    // The first version includes a partial that only the workspace `w` has, so the copy uses the second version.
     copy["default"] = json!(2);
     prompts.as_array_mut().unwrap().push(copy);
     let gateway = start_gateway(&provider, &prompts);

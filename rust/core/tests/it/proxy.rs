@@ -342,7 +342,7 @@ async fn proxy_lookup_does_not_wait_for_client_chosen_hosts() {
             })
         })
         .collect();
-    // Half of the resolver threads.
+    // Lookups of hosts that clients choose may occupy half of the resolver threads.
     wait_until("all hang that may", || hanging.load(Ordering::Relaxed) == 64).await;
     assert_eq!(gateway.send(request_to_url("http://llm.example")).await.status, 200);
     drop(end);

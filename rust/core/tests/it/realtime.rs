@@ -93,7 +93,7 @@ async fn transcription_is_priced_by_its_own_model() {
     };
     let prices_json = json!([price("gpt-realtime", "v1", 10_000_000), price("gpt-4o-transcribe", "w1", 3_000_000)]);
     gateway.apply_snapshot(&json!({"epoch": "1", "prices": {"overrides": prices_json}}));
-    // A transcription model without a price costs as much as the session's model.
+    // A transcription model without a price of its own is billed at the price of the session's model.
     for (writer, audio, version) in [("gpt-4o-transcribe", 36_000, "v1+w1"), ("unknown", 120_000, "v1")] {
         let mut client = open_realtime(&gateway, realtime_request(REALTIME_PATH)).await;
         let input = json!({"input": {"transcription": {"model": writer}}});

@@ -339,8 +339,7 @@ async fn a_sticky_session_lasts_its_ttl_despite_weight_changes() {
     assert_eq!(location(&nodes[0], "ann").await, "[0]");
     assert_eq!(location(&nodes[0], "leaves").await, "[0]");
     weighted("2", [1e-9, 1.0]);
-    // The session is new to the second node, and this is not its first request on the first node. Both use the original
-    // target.
+    // The session is new to the second node, but not to the first one. Both use the original target.
     assert_eq!((location(&nodes[1], "ann").await.as_str(), location(&nodes[0], "ann").await.as_str()), ("[0]", "[0]"));
     assert_eq!(location(&nodes[1], "bob").await, "[1]");
     with_timeout(async {

@@ -155,7 +155,7 @@ fn candidate_indexes(node: &Value, targets: &[Value], inherited: &Map<String, Va
     match strategy["mode"].as_str().unwrap() {
         "single" => vec![0],
         "loadbalance" => find(&|target| target["weight"] == 1),
-        // Every second request has this plan in its metadata.
+        // Every second request has metadata that match the condition of the first target.
         "conditional" if inherited.contains_key("paid") => vec![0],
         "conditional" => find(&|target| target["name"] == strategy["default"]),
         _ => (0..targets.len()).collect(),

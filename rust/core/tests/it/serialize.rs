@@ -1,4 +1,4 @@
-//! Columns of the log store. Each that comes from the record is written in some case, and records have no other keys.
+//! Columns of the log store. Some case writes each column that comes from the record, and records have no other keys.
 
 use std::{collections::BTreeSet, fs, net::IpAddr};
 
@@ -73,7 +73,7 @@ async fn send_all(gateway: &TestGateway, usage_url: &str) {
     assert_eq!(gateway.send(prompt.body(r#"{"variables": {"name": "Ann"}}"#)).await.status, 200);
     gateway.send(chat("mock?usage=off")).await;
     gateway.send(chat("mock").header("x-gateway-debug", "false")).await;
-    // Too long for one record.
+    // Together, these values are too long for one record.
     let value = "o".repeat(2048);
     gateway.send((0..80).fold(chat("mock"), |request, _| request.header("openai-organization", &value))).await;
     assert_eq!(gateway.send(keyed_request(CHAT_PATH).header("x-gateway-provider", "nobody")).await.status, 400);

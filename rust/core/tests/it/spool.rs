@@ -88,7 +88,7 @@ impl SpoolFolder {
         String::from_utf8_lossy(&payloads.concat()).into_owned()
     }
 
-    /// Returns the concatenated pieces of a body.
+    /// Returns the concatenated chunks of a body.
     pub fn body(&self, kind: u8) -> String {
         let chunks = self.frames().into_iter().filter(|frame| frame.kind == kind).map(|frame| frame.payload);
         String::from_utf8(chunks.collect::<Vec<_>>().concat()).unwrap()
@@ -179,7 +179,7 @@ async fn record_begins_before_the_request_is_sent_and_ends_before_the_response_i
     assert_eq!(pick_fields(attempt, names), json!(["mock", "127.0.0.1", 200, "config", frames[3].json()["ai_model"]]));
     assert!(attempt["duration"].is_number() && frames[3].json()["gateway_processing_time"].is_number());
     assert_eq!(frames[3].json()["response_headers"]["content-type"], "application/json");
-    // Nothing goes to the control process.
+    // With a spool, no record goes to the control process.
     assert_eq!(gateway.state.record_sink.outbox.accepted_lines(), 0);
     assert_eq!(gateway.state.record_sink.spool.as_ref().unwrap().counters().records, 1);
 }
@@ -326,7 +326,8 @@ async fn full_spool_loses_bodies_first_and_records_wait_in_memory() {
     assert_eq!((ends()[0].json()["body"].as_str(), ends().len() < 10), (Some("kept"), true));
     let before: usize = spool.segments().iter().map(|path| fs::metadata(path).unwrap().len() as usize).sum();
     assert!(before < 5_500, "{before}");
-    // The log worker has read the segment. It would delete it, but the writer has no newer one.
+    // Empties the segment, as the log worker does after it has read the only segment. It deletes a segment only if the
+    // writer has a newer one.
     let [segment] = &spool.segments()[..] else { panic!("one segment") };
     let written = ends().len();
     fs::write(segment, b"").unwrap();

@@ -26,7 +26,7 @@ async fn stream_passes_byte_for_byte_with_any_chunk_size() {
             let response = gateway.send(stream_request(path, "m")).await;
             assert_eq!((response.text().as_str(), response.is_truncated), (sent, false), "{path} in chunks of {size}");
             assert_eq!(gateway.single_record()["outcome"], "complete", "{path} in chunks of {size}");
-            // A proxy in front must not buffer the stream.
+            // With this header, a proxy in front of the gateway does not buffer the stream.
             assert_eq!(response.header("x-accel-buffering"), Some("no"));
         }
     }

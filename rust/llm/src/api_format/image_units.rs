@@ -54,7 +54,8 @@ static BASE64_KEY: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"b64_json\
 static URL_KEY: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"url\""));
 /// Key of the list that contains the images.
 static DATA_KEY: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"data\""));
-/// A key and the first byte of its value fit in this many bytes.
+/// Number of bytes at the end of the received data that are scanned with the next chunk. A key and the first byte of
+/// its value fit into them.
 const LOOKAHEAD_BYTES: usize = 64;
 
 /// Counts the images of a response while it is forwarded.

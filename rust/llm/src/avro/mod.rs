@@ -54,7 +54,8 @@ pub struct AvroDecoder {
     block_data: Vec<u8>,
     /// Number of records in the current block that are not written yet.
     records_left: u64,
-    /// Number of buffered bytes when the next record was last found to be incomplete.
+    /// Number of bytes that were buffered when the next record was last parsed and found to be incomplete. It is parsed
+    /// again when twice as many bytes are buffered.
     incomplete_bytes: usize,
 }
 

@@ -224,7 +224,7 @@ pub(crate) fn write_realtime_target(path_info: &PathInfo<'_>, version: Option<&s
 }
 
 /// Renames `model` to `deployment` in a realtime query, as API versions before v1 expect. If both are present, `model`
-/// wins, because the gateway has checked that one.
+/// wins, because the gateway has checked that value.
 fn rename_model_to_deployment(query: &str) -> String {
     let names_model = query.split('&').any(|pair| parameter_name(pair) == "model");
     let pairs = query.split('&').filter(|pair| !(names_model && parameter_name(pair) == "deployment"));

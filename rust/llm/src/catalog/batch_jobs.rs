@@ -1,5 +1,4 @@
-//! Paths and models of native batch jobs. The paths are those of the provider's jobs, and of the bucket objects that
-//! jobs read and write.
+//! Paths of native batch jobs and of the bucket objects that the jobs read and write, and the models that jobs name.
 
 use crate::{
     catalog::path_info::PathInfo,

@@ -69,7 +69,7 @@ pub enum SubjectTokenSource {
     },
 }
 
-/// Use of the machine's AWS credentials.
+/// How requests use the machine's AWS credentials.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct AwsMachineIdentity {
     pub region: String,
@@ -93,10 +93,10 @@ pub struct AssumeRole {
     pub arn: String,
     pub external_id: Option<String>,
     pub session_name: String,
-    /// STS endpoint; by default that of the region.
+    /// URL of the STS endpoint. The default is the endpoint of the region.
     pub sts_endpoint: String,
     pub region: String,
-    /// Credentials that assume the role; `None` for those of the machine.
+    /// Credentials that assume the role; `None` means the credentials of the machine.
     pub source_credentials: Option<AwsCredentials>,
     /// Service name that requests are signed for with the role's credentials.
     pub service: &'static str,

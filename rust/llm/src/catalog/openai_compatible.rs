@@ -35,7 +35,7 @@ pub(crate) struct OpenAiCompatible {
     row: ProviderRow,
     /// Format of translated requests; `None` selects it by the row's other properties.
     chat_format: Option<&'static ProviderFormat>,
-    /// Endpoints that are not `OpenAI`'s.
+    /// Endpoints whose path or format differs from `OpenAI`'s.
     endpoints: &'static [OwnEndpoint],
     /// Returns the path of an operation that is sent unchanged, if it differs from `OpenAI`'s.
     own_path: fn(Operation) -> Option<&'static str>,
@@ -245,7 +245,7 @@ const FIM_PATH: &str = "/fim/completions";
 const APP_OPTIONS: [OptionField; 2] =
     [forwarded_option("http_referer", "http-referer"), forwarded_option("x_title", "x-title")];
 
-/// Model lists that are a bare JSON array.
+/// Endpoint of a model list that is a bare JSON array.
 static MODEL_ARRAY_ENDPOINTS: [OwnEndpoint; 1] = [OwnEndpoint::for_model_list(&openai_chat::COMPATIBLE, None)];
 
 static HYPERBOLIC_ENDPOINTS: [OwnEndpoint; 1] =
@@ -254,14 +254,14 @@ static HYPERBOLIC_ENDPOINTS: [OwnEndpoint; 1] =
 static SILICONFLOW_ENDPOINTS: [OwnEndpoint; 1] =
     [OwnEndpoint::for_images(&image_formats::SILICONFLOW, |info| path_with_model(info, "/images/generations"))];
 
-/// Triton's generate API.
+/// Endpoint of Triton's generate API, which completes texts.
 static TRITON_ENDPOINTS: [OwnEndpoint; 1] = [OwnEndpoint {
     applies: |operation, _| operation == Operation::Complete,
     format: &triton::TRITON,
     path: Some(|info| Ok(if info.is_streaming { "/generate_stream" } else { "/generate" }.into())),
 }];
 
-/// Voyage's rerank format, and its API for models that embed images.
+/// Endpoints of Voyage: reranking in its own format, and its API for models that embed images.
 static VOYAGE_ENDPOINTS: [OwnEndpoint; 2] = [
     OwnEndpoint { applies: |operation, _| operation == Operation::Rerank, format: &rerank_formats::VOYAGE, path: None },
     OwnEndpoint {
@@ -271,8 +271,8 @@ static VOYAGE_ENDPOINTS: [OwnEndpoint; 2] = [
     },
 ];
 
-/// Returns the row of a provider. Most providers also return finish reasons that `OpenAI` does not define, such as
-/// `eos`, `end_turn` or `model_length`. Others come from the inference servers that host their models.
+/// Returns the row of a provider. Most providers also return finish reasons that `OpenAI` does not define. These are
+/// their own, such as `eos`, `end_turn` or `model_length`, or come from the inference servers that host their models.
 pub(crate) const fn row(
     slug: &'static str,
     base_url: &'static str,

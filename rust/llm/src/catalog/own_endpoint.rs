@@ -9,7 +9,7 @@ use crate::{
 /// Placeholder for the model name in a path.
 const MODEL_PLACEHOLDER: &str = ":model";
 
-/// Returns the path of a request after the base URL. An error names the missing value.
+/// Function that returns the path of a request after the base URL. Its error names the missing value.
 type PathWriter = fn(&PathInfo<'_>) -> Result<String, String>;
 
 /// Format of a provider's own endpoint.

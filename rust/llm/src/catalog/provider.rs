@@ -110,7 +110,7 @@ pub trait ProviderCredentials: ProviderFormats {
         Ok(None)
     }
 
-    /// Header that must be present, with the value to send if the client sets none.
+    /// Returns the header that every request must have, with the value to send if the client sets none.
     fn required_header(&self, _prefix: &str) -> Option<(&'static str, &'static str)> {
         self.row().required_header
     }

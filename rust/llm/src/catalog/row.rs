@@ -25,7 +25,7 @@ pub enum Credential {
     Scheme(&'static str),
 }
 
-/// Finds the model or deployment in a path. The result is percent-encoded as received.
+/// Function that finds the model or deployment in a path. The result is percent-encoded as received.
 pub(crate) type ModelPathParser = fn(&str) -> Option<&str>;
 
 /// Parameter rules by kind of operation.
@@ -78,7 +78,7 @@ pub struct ProviderRow {
     pub(crate) model_name_options: &'static [&'static str],
     /// Options that name the model to call, even if the request names another one. The first that is set wins.
     pub(crate) model_override_options: &'static [&'static str],
-    /// Options that select one of the models behind an endpoint by the endpoint's own name for it.
+    /// Options that select one of several models behind an endpoint, by the name that the endpoint gives the model.
     pub model_selection_options: &'static [&'static str],
     /// Option whose value `true` means that responses use prepaid throughput, which is already paid.
     pub(crate) prepaid_option: Option<&'static str>,

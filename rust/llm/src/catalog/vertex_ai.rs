@@ -188,8 +188,8 @@ impl ProviderCredentials for VertexAi {
             }
         }
         let Some(key_file) = key_file else { return Ok(None) };
-        // An external account file is parsed for every request. A service account key file is not: it does not contain
-        // this type.
+        // An external account file is parsed for every request. The key file of a service account is not parsed here;
+        // it does not contain the type `external_account`.
         let is_federated = options.get("vertex_auth_type") == Some(FEDERATED_AUTH_TYPE);
         if is_federated || memchr::memmem::find(key_file.as_bytes(), b"\"external_account\"").is_some() {
             let account = external_account::parse_external_account(&key_file, OAUTH_SCOPE)?;

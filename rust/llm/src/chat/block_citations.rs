@@ -19,7 +19,7 @@ const CITATIONS_FIELD: &str = "citations";
 
 pub struct BlockCitationWriter<T> {
     writer: T,
-    /// Number of characters so far.
+    /// Number of characters written so far.
     char_count: usize,
     /// Number of characters before the current block.
     block_start: usize,

@@ -37,9 +37,10 @@ pub fn to_openai(reason: &str) -> &'static str {
 /// response calls a tool.
 pub fn is_failure(reason: &str, has_calls: bool) -> bool {
     match reason {
-        // Cohere, Mistral, OpenRouter and others; Cohere; Zhipu; DeepSeek; inference servers.
+        // `error` and `ERROR`: Cohere, Mistral, OpenRouter and others. The others, in this order: Cohere, Zhipu,
+        // DeepSeek, inference servers.
         "error" | "ERROR" | "TIMEOUT" | "network_error" | "insufficient_system_resource" | "abort" => true,
-        // Gemini and Bedrock: the output was to be a call or an image, but it is not valid.
+        // Gemini and Bedrock: the model tried to write a call or an image, but the output is not valid.
         "MALFORMED_FUNCTION_CALL"
         | "UNEXPECTED_TOOL_CALL"
         | "TOO_MANY_TOOL_CALLS"

@@ -21,7 +21,8 @@ impl GeneratedText {
         self.overflow_bytes += text.len() - end;
     }
 
-    /// Returns the number of tokens. `count_tokens` counts those of the beginning.
+    /// Returns the number of tokens, extrapolated from the tokens of the buffered beginning. `count_tokens` counts
+    /// these.
     pub fn count_tokens(&self, count_tokens: impl FnOnce(&str) -> usize) -> usize {
         let total_bytes = self.beginning.len() + self.overflow_bytes;
         count_tokens(&self.beginning) * total_bytes / self.beginning.len().max(1)

@@ -376,7 +376,7 @@ impl Source {
         Self::Data { mime: mime.unwrap_or_else(|| kind.to_owned()), data: data.to_owned() }
     }
 
-    /// Derives the MIME type of a file from its name, if the declared type says nothing. Browsers and many clients
+    /// Derives the MIME type of a file from its name, if the declared type is generic. Browsers and many clients
     /// declare `application/octet-stream`, or no type.
     #[must_use]
     pub fn with_type_of_file(self, name: Option<&str>) -> Self {
@@ -431,8 +431,8 @@ pub enum Tool {
     BuiltIn { kind: String, fields: Fields },
 }
 
-/// Returns true if the kind of a built-in tool ends with a date, as those of Anthropic do. Others have none, or dates
-/// with hyphens.
+/// Returns true if the kind of a built-in tool ends with a date, as the kinds of Anthropic's tools do. Kinds of other
+/// tools have no date, or one with hyphens.
 pub fn has_date_suffix(kind: &str) -> bool {
     let date = kind.rsplit('_').next().unwrap_or_default();
     date.len() == "20250305".len() && date.bytes().all(|byte| byte.is_ascii_digit())

@@ -14,7 +14,7 @@ pub struct ToolNameFormat {
     must_start_with_letter: bool,
 }
 
-/// `OpenAI` and Amazon document the same limits.
+/// Format that both `OpenAI` and Amazon document.
 pub const OPENAI: ToolNameFormat = ToolNameFormat { max_length: 64, punctuation: "", must_start_with_letter: false };
 pub const CLAUDE: ToolNameFormat = ToolNameFormat { max_length: 128, ..OPENAI };
 pub const GEMINI: ToolNameFormat = ToolNameFormat { punctuation: ".:", must_start_with_letter: true, ..OPENAI };

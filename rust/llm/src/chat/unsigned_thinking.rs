@@ -125,7 +125,8 @@ fn cut_blocks(body: &[u8], message: usize, cuts: &mut Vec<Range<usize>>) -> Resu
     Ok(is_emptied)
 }
 
-/// Cuts elements of an array, each with one comma.
+/// Adds to `cuts` the ranges of the elements whose flag is true. Each range includes one comma, so that the array stays
+/// valid.
 pub(super) fn cut_elements(elements: &[(Range<usize>, bool)], cuts: &mut Vec<Range<usize>>) {
     let mut last_kept = None;
     for (index, (element, is_cut)) in elements.iter().enumerate() {

@@ -35,7 +35,8 @@ pub struct CitationSet<'a> {
     pub untranslated_fields: &'a [String],
 }
 
-/// Name of the citation field in chat completions. Its value is already in the client's format.
+/// Name of the citation field in chat completions. Its value is already in the client's format only for clients of chat
+/// completions.
 pub const ANNOTATIONS_FIELD: &str = "annotations";
 
 impl CitationSet<'_> {

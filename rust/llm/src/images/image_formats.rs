@@ -46,16 +46,16 @@ pub static HYPERBOLIC: ProviderFormat = ProviderFormat::of_images(&base64_format
 pub static SEGMIND: ProviderFormat = ProviderFormat::of_images(&base64_format(segmind_body, "/image", ""));
 pub static FIREWORKS: ProviderFormat = ProviderFormat::of_images(&base64_format(fireworks_body, "", "base64"));
 pub static WORKERS_AI: ProviderFormat = ProviderFormat::of_images(&base64_format(workers_ai_body, "/result/image", ""));
-/// Stability's v1 engines, which take JSON.
+/// Format of Stability's v1 engines, which take JSON.
 pub static STABILITY_V1: ProviderFormat =
     ProviderFormat::of_images(&base64_format(stability_v1_body, "/artifacts", "base64"));
-/// Stability's v2 endpoints, which take forms.
+/// Format of Stability's v2 endpoints, which take forms.
 pub static STABILITY_V2: ProviderFormat =
     ProviderFormat::of_images(&ImageApi { is_form: true, ..base64_format(stability_v2_body, "/image", "") });
-/// Imagen, both in the Gemini API and on Vertex AI.
+/// Format of Imagen, both in the Gemini API and on Vertex AI.
 pub static IMAGEN: ProviderFormat =
     ProviderFormat::of_images(&base64_format(imagen_body, "/predictions", "bytesBase64Encoded"));
-/// Gemini models that return images among the parts of a message.
+/// Format of Gemini models that return images among the parts of a message.
 pub static GEMINI: ProviderFormat = ProviderFormat::of_images(&base64_format(gemini_body, "", ""));
 
 /// Field with the source image of image-to-image generation.

@@ -83,7 +83,7 @@ pub fn resolve_output_location(
         None => {
             let hints = run.input_address.strip_prefix(scheme).and_then(|rest| rest.split('/').next());
             let bucket = run.option(option).or(hints).unwrap_or_default();
-            // Stored credentials may read files in this folder.
+            // Requests with stored credentials may read the files in this folder.
             Ok(Err(format!("{scheme}{bucket}/{}batches/{}/", crate::files::GATEWAY_PREFIX, run.unique_id)))
         }
     }

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::scan::{ScanError, for_each_element_from, for_each_field, for_each_field_from, string_literal_at};
 
-/// One step of a path to a removed value.
+/// Step of the path to a value that is removed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum PathStep {
     /// A key, or an array index if it is a number.

@@ -247,7 +247,8 @@ impl<'a> Scanner<'a> {
         Ok(!is_empty)
     }
 
-    /// Scans members like [`Self::scan_members`], and visits the fields of some nested objects.
+    /// Scans members like [`Self::scan_members`]. For each nested object that `reader.nested_object` selects, visits
+    /// its fields instead of the object itself.
     fn scan_nested_members<R: NestedReader>(&mut self, reader: &mut R) -> ScanResult<()> {
         loop {
             let key = self.read_key()?;

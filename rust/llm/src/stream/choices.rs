@@ -43,7 +43,7 @@ impl ChoiceTracker {
             return;
         }
         for data in sse::split_events(events).filter_map(sse::event_data) {
-            // Invalid JSON counts up to the error.
+            // If the JSON is invalid, the fields before the error count.
             let _ = for_each_field(&data, |key, at| {
                 if key == b"choices" && data[at.start] == b'[' {
                     for_each_element_from(&data, at.start, |choice| {

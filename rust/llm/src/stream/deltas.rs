@@ -67,7 +67,7 @@ impl DeltaText {
     }
 
     fn read_delta_object(&mut self, events: &[u8], at: usize) {
-        // Invalid JSON counts up to the error.
+        // If the JSON is invalid, the fields before the error count.
         let _ = for_each_field_from(events, at, |key, at| {
             let value = &events[at];
             match (key, value.first()) {

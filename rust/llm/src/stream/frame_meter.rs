@@ -99,7 +99,8 @@ impl FrameMeter {
         }
     }
 
-    /// Reads the usage and the end of the stream from an event. Invalid JSON counts up to the error.
+    /// Reads the usage and the end of the stream from an event. If the JSON is invalid, the fields before the error
+    /// count.
     fn read_event(&mut self, event: &[u8]) {
         let _ = for_each_field(event, |key, at| {
             let value = &event[at];

@@ -51,7 +51,7 @@ pub struct SseMeter {
     /// Start of an event whose end has not arrived yet.
     carry: Vec<u8>,
     counts: UsageCounts,
-    /// Set only if tokens may have to be counted locally; dropped once the provider reports usage.
+    /// Text of the deltas. Set only if tokens may have to be counted locally; dropped once the provider reports usage.
     deltas: Option<DeltaText>,
     model: Option<String>,
     searched_events: u8,
@@ -296,7 +296,7 @@ impl SseMeter {
             }
             b"output" => self.counts.read_output_items(value),
             b"item" => self.counts.read_output_item(value),
-            // A failed response may have an empty object.
+            // The `error` of a failed response may be an empty object.
             b"error" => self.has_error_event |= value == b"{}" || !error_response::is_empty_value(value),
             b"type" => self.read_type(value),
             // Anthropic, OpenAI's responses, Groq and Cohere nest the same fields one level deeper here.

@@ -63,7 +63,7 @@ impl ResponseSkimmer {
         if self.length == self.head.len() as u64 {
             return Usage::from_response(api_format, &self.head);
         }
-        // The two ends may be adjacent: searches the last bytes as one slice.
+        // The two ends may be adjacent, so the last bytes are searched as one slice.
         let last = if self.tail.len() < EDGE_BYTES { &[self.head.as_slice(), &self.tail].concat() } else { &self.tail };
         let mut usage = from_response_tail(api_format, last).or_else(|| from_response_head(api_format, &self.head))?;
         if let Some(lookout) = &self.tool_use_counter {

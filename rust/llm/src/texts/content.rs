@@ -117,7 +117,7 @@ impl TextCollector {
         });
     }
 
-    /// Adds the texts of a document: those of its parts, and those of a text file, which may be in base64.
+    /// Adds the texts of a document: the texts of its parts, or the text of a text file, which may be in base64.
     fn collect_document(&mut self, part: &Value, kind: TextKind, depth: usize) {
         if depth >= MAX_DEPTH {
             return;
@@ -184,8 +184,8 @@ impl TextCollector {
         }
     }
 
-    /// Adds the text in base64 data, if the data are a text. Returns true if the data are base64, whatever they
-    /// contain.
+    /// Decodes base64 data and adds the content if it is a text. Returns true if the data are certainly base64,
+    /// whatever they contain.
     fn push_encoded(&mut self, kind: TextKind, prefix: &str, encoded: &str) -> bool {
         let Ok(decoded) = STANDARD.decode(encoded).or_else(|_| URL_SAFE.decode(encoded)) else { return false };
         let text = String::from_utf8(decoded).ok().filter(|text| !text.is_empty() && !text.contains('\0'));

@@ -98,7 +98,7 @@ fn read_escape(text: &str) -> Escape {
     Escape::Letter(letter, 2)
 }
 
-/// Reads an escape such as `\u00fc`, or the two of a surrogate pair.
+/// Reads an escape such as `\u00fc`, or the two escapes of a surrogate pair.
 fn read_code_escape(text: &str) -> Escape {
     let code_at = |begin: usize| {
         let escape = text.get(begin..begin + 6).filter(|escape| escape.starts_with("\\u"))?;

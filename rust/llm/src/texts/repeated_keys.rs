@@ -1,5 +1,5 @@
-//! Repeated keys in JSON. Parsers differ in which value of a repeated key they take, so a text could be hidden from
-//! checks in the other one.
+//! Repeated keys in JSON. Parsers differ in which value of a repeated key they take, so the other value could hide a
+//! text from checks.
 
 use memchr::memchr2;
 use serde_json::Value;

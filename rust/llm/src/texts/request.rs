@@ -22,7 +22,7 @@ pub fn has_token_numbers(body: &Value) -> bool {
     ["prompt", "input"].into_iter().any(|name| has_numbers(&body[name]))
 }
 
-/// Adds the texts of one field.
+/// Function that adds the texts of one field.
 type CollectField = fn(&mut TextCollector, &Value);
 
 /// Fields with instructions for the model.
@@ -51,7 +51,7 @@ const FIELDS: [(&str, CollectField); 26] = [
     ("promptVariables", TextCollector::collect_document_texts),
     ("singleEmbeddingParams", TextCollector::collect_document_texts),
     ("segmentedEmbeddingParams", TextCollector::collect_document_texts),
-    // Requests within others: those of token counts and batch lines, and the beginning of a thread.
+    // Requests within other requests: in token counts and batch lines, and at the beginning of a thread.
     ("generateContentRequest", TextCollector::collect_request),
     ("converse", TextCollector::collect_request),
     ("invokeModel", TextCollector::collect_model_body),
@@ -128,7 +128,7 @@ impl TextCollector {
         self.collect_unknown(documents, TextKind::Text);
     }
 
-    /// Adds the body of another request in base64.
+    /// Adds the text of the `InvokeModel` body that a token count request contains in base64.
     fn collect_model_body(&mut self, request: &Value) {
         self.at_key(request, "body", |inner, body| inner.push_base64(TextKind::Text, body));
     }

@@ -1,9 +1,9 @@
 //! Token counting of texts with words of hundreds of letters, spaces or symbols, which are slow to merge in one piece.
 //!
-//! A sequence of tokens is the result of merging a piece exactly if every two neighbours are the result of merging
-//! those two. So a long piece can be merged in windows that overlap. Where the second window begins with the token that
-//! the first window has at that position, the tokens on both sides form one sequence. It is the one that merging the
-//! complete piece gives.
+//! Merging a piece results in a sequence of tokens exactly if merging the text of any two neighbours in it results in
+//! these two tokens. So a long piece can be merged in windows that overlap. Two windows are joined at a token that both
+//! have at the same position. The tokens of the first window up to there and the later tokens of the second window form
+//! one sequence. It equals the result of merging the complete piece.
 
 use std::{ops::Range, sync::OnceLock};
 
@@ -21,15 +21,16 @@ const LONG_RUN_BYTES: usize = 256;
 const PROBE_STRIDE_BYTES: usize = LONG_RUN_BYTES / 2;
 /// Minimum length of a window.
 const MIN_WINDOW_BYTES: usize = 80;
-/// Minimum overlap of two windows. The cut at the end of a window may split it into more tokens than belong there.
+/// Minimum overlap of two windows. Near the cut at its end, a window may have more tokens than the complete text has
+/// there.
 const MIN_OVERLAP_BYTES: usize = 12;
 /// Number of overlapping bytes for which one token at the end of a window is ignored.
 const BYTES_PER_TOKEN: usize = 6;
 /// After a window with more tokens than this, the next window may be smaller.
 const WIDE_WINDOW_TOKENS: usize = 20;
 
-/// How the pattern of a vocabulary splits text. Lists only vocabularies for which it was verified that the text after a
-/// cut within a run is split as in the complete text.
+/// How the pattern of a vocabulary splits text. `PATTERNS` contains only vocabularies that were verified: they split
+/// the text after a cut within a run as they split it in the complete text.
 struct SplitPattern {
     name: &'static str,
     /// True if a capital letter begins a new piece.
@@ -133,8 +134,8 @@ impl CharClass {
         let breaks_line = |character: char| matches!(character, '\r' | '\n');
         match self {
             Self::Letter | Self::Uppercase | Self::Digit | Self::Emoji => true,
-            // Caseless letters between lowercase letters and capitals belong to the former in the complete text, but to
-            // the latter if cut off.
+            // In the complete text, caseless letters between lowercase letters and capitals belong to the lowercase
+            // letters. In a cut text they belong to the capitals.
             Self::Lowercase => {
                 run.ends_with(is_lowercase)
                     || after.is_none_or(|after| {
@@ -253,7 +254,7 @@ impl<'t> WindowedCounter<'t> {
             let is_repeated = self.text[part.clone()] == self.text[self.window_range.clone()];
             let next = if is_repeated { None } else { Some(self.merge_window(&part)) };
             if next.as_ref().unwrap_or(&window).token_length(0) != window.token_length(cut.token_count) {
-                // The two windows do not meet here: tries an earlier position.
+                // The two windows have different tokens at this position, so an earlier one is tried.
                 self.overlap_bytes *= 2;
                 self.run = run;
                 continue;

@@ -387,7 +387,8 @@ impl Translation {
         Ok((origin.status, error_response::translate_error(api_format, origin, details, body)))
     }
 
-    /// Returns the operation whose response the provider sent. After a cancellation, this is the state of the job.
+    /// Returns the operation whose response the provider sent. For a cancellation, this is the one that retrieves the
+    /// job.
     fn response_operation(&self) -> Operation {
         match self.operation {
             Operation::CancelBatch => Operation::RetrieveBatch,

@@ -29,7 +29,7 @@ static PROVIDER_KEY: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"provide
 /// Maximum length of a stream line that is buffered. A longer line is forwarded unchanged as it arrives.
 const MAX_LINE_BYTES: usize = 1024 * 1024;
 
-/// Number of bytes that must have arrived before a response without an error field counts as no error.
+/// Minimum length of a response whose beginning decides if it is an error. A shorter one may still get an error field.
 const MIN_DECISIVE_BYTES: usize = 256;
 
 /// Normalisation of the responses to one request.

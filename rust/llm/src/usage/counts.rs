@@ -77,7 +77,7 @@ const COUNT_SLOTS: usize = 17;
 const INPUT_SLOTS: usize = 6;
 
 impl UsageCounts {
-    /// Returns true if the provider reported usage. Zeros only mean that it does not know the usage.
+    /// Returns true if the provider reported usage. A provider that reports only zeros does not know the usage.
     pub(crate) fn has_counts(&self) -> bool {
         let tokens = [self.input, self.output, self.total, self.cache_read, self.cache_write, self.cache_write_1h];
         let others = [self.reasoning, self.audio_in, self.audio_out, self.image_in, self.image_out];
@@ -94,7 +94,8 @@ impl UsageCounts {
         });
     }
 
-    /// Replaces the counts by those that `read` finds, and keeps the earlier ones that are not repeated.
+    /// Calls `read` with cleared counts. Then restores each earlier count that `read` did not find. If the provider
+    /// restated the input, the earlier input counts are not restored.
     fn replace_counts(&mut self, read: impl FnOnce(&mut Self)) {
         let cached =
             |counts: &Self| [counts.cache_read, counts.cache_write, counts.cache_write_5m, counts.cache_write_1h];
@@ -122,7 +123,7 @@ impl UsageCounts {
         }
     }
 
-    /// Returns all counts of tokens. Those of the input come first.
+    /// Returns all token counts; the input counts come first.
     fn count_slots(&mut self) -> [&mut u64; COUNT_SLOTS] {
         [
             &mut self.input,

@@ -20,7 +20,7 @@ use crate::{
     usage::tool_uses::may_have_search_calls,
 };
 
-/// Service tier of a response. Faster tiers and those that wait for capacity have their own prices.
+/// Service tier of a response. Faster tiers, and tiers that wait for free capacity, have their own prices.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ServiceTier {
     #[default]
@@ -216,7 +216,7 @@ const SERVICE_TIER_KEY: &[u8] = b"\"service_tier\"";
 /// faster than a reverse search for the last one.
 const TAIL_SEARCH_BYTES: usize = 1024;
 
-/// Returns the offset behind the key of the last usage object.
+/// Returns the offset directly after the key of the last usage object.
 fn find_last_usage_key(json: &[u8]) -> Option<usize> {
     static USAGE_FINDER: LazyLock<memmem::Finder> = LazyLock::new(|| memmem::Finder::new(USAGE_KEY));
     let near = json.len().saturating_sub(TAIL_SEARCH_BYTES);

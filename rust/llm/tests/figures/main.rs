@@ -23,11 +23,11 @@ const TEXT_DELTA_EVENT: &[u8] = b"event: content_block_delta\ndata: {\"type\":\"
 
 const MAX_BODY_TIME: Duration = Duration::from_micros(15);
 const MAX_CHUNK_TIME: Duration = Duration::from_micros(2);
-/// Counting the tokens of a hostile text of up to a megabyte.
+/// Maximum time for counting the tokens of a hostile text of up to a megabyte.
 const MAX_COUNT_TIME: Duration = Duration::from_secs(10);
 /// Debug builds may take this many times longer.
 const DEBUG_FACTOR: u32 = if cfg!(debug_assertions) { 20 } else { 1 };
-/// The fastest round counts, because other load on the machine slows down the rest.
+/// Number of rounds. The fastest one counts, because other load on the machine slows down the others.
 const ROUNDS: u32 = 40;
 const RUNS_PER_ROUND: u32 = 50;
 

@@ -40,9 +40,10 @@ static HEAP: PeakAlloc = PeakAlloc;
 const SEED: u64 = 0x0050_656e_7374_6f63;
 /// Corrupted variants per response.
 const ROUNDS_PER_RESPONSE: usize = 5;
-/// Memory allowed for any input: tables that are built on first use, and the largest value that is inserted.
+/// Memory that any input may use: for tables that are built on first use, and for the largest value that is inserted.
 const BASE_MEMORY_BYTES: usize = 256 * 1024;
-/// Parsed JSON takes many times the memory of its text, and so do the structures built from it.
+/// Memory that each byte of input may use. Parsed JSON takes many times the memory of its text, and so do the
+/// structures built from it.
 const MEMORY_PER_INPUT_BYTE: usize = 64;
 
 const EXTREME_NUMBERS: [&str; 9] = [

@@ -76,7 +76,7 @@ fn chat_tools_also_work_for_anthropic_clients() {
     assert!(case_count > 40, "{case_count}");
 }
 
-/// Providers whose model lists pass through, each in its own shape until it is normalised.
+/// Providers whose model lists are not translated. Each has its own shape, which is then normalised.
 const MODEL_LIST_PROVIDERS: [&str; 13] = [
     "azure-openai",
     "bytez",
@@ -112,7 +112,8 @@ fn model_lists_have_one_shape_for_every_provider() {
     }
 }
 
-/// Covers all other providers. A model list that passes through has `OpenAI`'s shape, and errors have the common shape.
+/// Covers the providers without golden cases for these operations. A model list that passes through has `OpenAI`'s
+/// shape, and errors have the common shape.
 #[test]
 fn normalises_model_lists_and_moderations_without_own_cases() {
     let list = br#"{"data":[{"id":"m","context_length":9,"pricing":{"prompt":"0"}}]}"#;

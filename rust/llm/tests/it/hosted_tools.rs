@@ -1,4 +1,4 @@
-//! Tools and history items that only the client's own provider has: they are left out and listed, and the rest of the
+//! Tools and history items that only the client's own provider has: they are dropped and reported, and the rest of the
 //! request is sent.
 
 use penstock_llm::{
@@ -32,7 +32,7 @@ fn translate(slug: &str, model: &str, operation: Operation, body: &Value) -> Opt
         now_ms: 1_700_000_000_000,
         nonce: 7,
     };
-    // `None`: the provider has this API itself.
+    // `None` means that the provider has this API itself, so that nothing is translated.
     let format = provider.provider_format(operation, model)?;
     let (translation, sent) = Translation::translate_request(&input, format).unwrap();
     Some((translation, serde_json::from_slice(&sent).unwrap()))
@@ -92,7 +92,8 @@ fn hosted_tools_of_other_providers_are_left_out_and_listed() {
                     let case = format!("{kind} for {slug} {model} {operation:?}: {sent}");
                     assert!(sent.to_string().contains("\"f\""), "{case}");
                     let dropped = translation.dropped_params.header_value();
-                    // Claude's hosts get Messages in their own format. Tools of the other two formats have no type.
+                    // Hosts of Claude get Messages requests in their own format. In the formats of Gemini and Converse,
+                    // tools have no type. Both are not checked.
                     let is_checked = match operation {
                         Operation::Messages => !model.contains("claude"),
                         operation => !matches!(operation, Operation::GenerateContent | Operation::Converse),

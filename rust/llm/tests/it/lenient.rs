@@ -93,7 +93,7 @@ fn numbers_of_any_length_keep_their_digits() {
     ] {
         let (_, sent) = translate(slug, Operation::ChatComplete, "m", &history);
         assert_eq!(sent.pointer(at).unwrap().to_string(), arguments.to_string(), "{slug}");
-        // An enum of Gemini's schemas has strings only.
+        // For Gemini the number occurs only once, because enums in Gemini's schemas contain only strings.
         let count = sent.to_string().matches("123456789012345678901234567890").count();
         assert_eq!(count, if slug == "google" { 1 } else { 2 }, "{slug}: {sent}");
     }
@@ -147,7 +147,7 @@ fn a_failed_generation_is_an_error_and_its_usage_is_recorded() {
     let (translation, _) = translate("cohere", Operation::Messages, "m", &messages);
     let body = json!({"message": {"content": [{"type": "text", "text": "a"}]}, "finish_reason": "ERROR"});
     assert_eq!(respond(&translation, &body).0, 502);
-    // A reason without a call would make agents wait for one.
+    // Agents would wait for a call if the finish reason were `tool_calls` without one.
     let (translation, _) = translate("openai", Operation::Messages, "m", &messages);
     let (_, response) = respond(&translation, &openai_response(&json!({"content": "a"}), "tool_calls"));
     assert_eq!(response["stop_reason"], "end_turn");

@@ -1,5 +1,5 @@
-//! Lenient reading of streams, for clients and providers of every format: an event with a field of an unexpected type is
-//! delivered, or the stream ends in an error.
+//! Lenient reading of streams, for clients and providers of every format. An event with a field of an unexpected type
+//! is delivered, or the stream ends in an error.
 
 use std::collections::HashSet;
 
@@ -15,7 +15,7 @@ use crate::golden_cases::{Case, UpstreamBody, assemble_stream, decode_frames, tr
 
 const CLIENT_OPERATIONS: [&str; 5] =
     ["chatComplete", "messages", "createModelResponse", "streamGenerateContent", "converseStream"];
-/// Fields that hold content, of provider events and of assembled responses.
+/// Fields that contain content, in provider events and in assembled responses.
 const CONTENT_KEYS: [&str; 10] = [
     "text",
     "content",
@@ -28,7 +28,7 @@ const CONTENT_KEYS: [&str; 10] = [
     "reasoning",
     "reasoning_content",
 ];
-/// Fields that place content. They keep their value.
+/// Fields that determine the position of content. The tests do not change them.
 const POSITIONS: [&str; 5] = ["index", "contentBlockIndex", "content_index", "output_index", "summary_index"];
 
 /// Stream of a provider, whose events can be replaced.
@@ -115,7 +115,8 @@ impl UpstreamStream {
         self.translate(&events)
     }
 
-    /// Returns the fields of all events that are no lists or objects: event, key, JSON pointer, and data of the event.
+    /// Returns the fields of all events whose values are neither lists nor objects: index of the event, key, JSON
+    /// pointer, and data of the event.
     fn scalar_fields(&self) -> Vec<(usize, String, String, Value)> {
         let mut fields = Vec::new();
         for (at, event) in self.events.iter().enumerate() {
@@ -176,7 +177,7 @@ fn upstream_streams() -> Vec<UpstreamStream> {
             _ => parse_frames(&bytes),
         };
         let stream = UpstreamStream { case, translation, events };
-        // Streams that fail anyway show nothing.
+        // A stream that fails without a change proves nothing.
         if !stream.has_failed(&stream.translate(&stream.events)) {
             streams.push(stream);
         }
@@ -227,8 +228,8 @@ fn collect_scalars(value: &Value, pointer: &str, pointers: &mut Vec<(String, Str
     }
 }
 
-/// Returns true if changing this field changes the content: it is inside the arguments of a call or a citation, or is the
-/// id of a call, without which two calls may look the same.
+/// Returns true if changing this field changes the content. It is then inside the arguments of a call or a citation, or
+/// is the id of a call. Without the id, two calls may look the same.
 fn belongs_to_content(key: &str, pointer: &str) -> bool {
     let inside = ["/input/", "/args/", "/arguments/", "/citation", "/groundingMetadata/", "/search_results/"];
     CONTENT_KEYS.contains(&key)
@@ -236,12 +237,12 @@ fn belongs_to_content(key: &str, pointer: &str) -> bool {
         || (key == "id" && pointer.contains("/tool_calls/"))
 }
 
-/// Returns true for the input of a tool that the provider runs itself, of which clients may get none.
+/// Returns true for the input of a tool that the provider runs itself. Clients need not get such input.
 fn belongs_to_a_server_tool(stream: &UpstreamStream, key: &str) -> bool {
     key == "partial_json" && stream.events.iter().any(|event| event.data().contains("server_tool_use"))
 }
 
-/// Returns false for the text of sources, of which a client may get none.
+/// Returns false for the text of sources. Clients need not get it.
 fn belongs_to_the_response(pointer: &str) -> bool {
     !["/citation", "/groundingMetadata/", "/search_results/", "/annotations/"]
         .iter()

@@ -144,7 +144,7 @@ fn drops_and_reports_cache_hints_where_they_are_unsupported() {
         assert_eq!(apply_rules(rules, &request_with_hint(&Value::Null)), (expected.clone(), String::new()), "{slug}");
         assert_eq!(apply_rules(rules, &expected), (expected.clone(), String::new()), "{slug}");
     }
-    // Other providers receive the hints, because some of them host Claude.
+    // Other providers receive the cache hints, because some of them host Claude.
     for slug in ["openai", "openrouter"] {
         let rules = catalog::find_provider(slug).unwrap().row().param_rules(Operation::ChatComplete);
         assert_eq!(apply_rules(rules, &request_with_hint(&hint)), (request_with_hint(&hint), String::new()), "{slug}");

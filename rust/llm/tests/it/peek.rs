@@ -196,7 +196,7 @@ fn only_complete_json_counts_as_closed() {
     ] {
         assert!(!is_complete_json(text.as_bytes()), "{text}");
     }
-    // At any nesting depth.
+    // `is_complete_json` has no limit of the nesting depth.
     let deep = "[".repeat(1_000) + &"]".repeat(1_000);
     assert!(is_complete_json(deep.as_bytes()) && !is_complete_json(&deep.as_bytes()[..1_999]));
 }

@@ -52,8 +52,8 @@ fn response_with_items(items: &Value) -> Value {
         "usage": {"input_tokens": 100, "output_tokens": 10, "total_tokens": 110}})
 }
 
-/// Returns a response for tests without full buffering. There, client metadata that looks like an item would be
-/// counted, so it uses another key.
+/// Returns a response for tests without full buffering. In such responses, metadata with the key `type` would be
+/// counted as an item, so the metadata here has another key.
 fn large_response(items: &Value) -> String {
     let mut response = response_with_items(items);
     response["metadata"] = json!({"kind": "web_search_call"});

@@ -7,7 +7,7 @@ use crate::equivalent_shapes::translate_request;
 
 const MAX_TOKENS: u64 = 9000;
 
-/// Budgets as clients send them, and true if a provider needs another value.
+/// Budgets as clients send them. The flag is true if a provider needs another value.
 fn budgets() -> Vec<(Value, bool)> {
     let odd = [
         json!(-1000),

@@ -122,7 +122,7 @@ fn counts_tokens_that_only_the_total_includes() {
         r#"{"usage":{"prompt_tokens":10,"completion_tokens":5,"total_tokens":115,"completion_tokens_details":{"reasoning_tokens":90}}}"#,
     );
     assert_eq!(partly, Usage { input: 10, output: 15, reasoning: 90, ..NO_USAGE });
-    // Cached tokens may be reported in addition to the prompt tokens.
+    // Some providers report cached tokens in addition to the prompt tokens.
     let cached = result(
         r#"{"usage":{"prompt_tokens":10,"completion_tokens":5,"total_tokens":65,"prompt_tokens_details":{"cached_tokens":50}}}"#,
     );

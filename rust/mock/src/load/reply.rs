@@ -69,7 +69,7 @@ impl ResponseReader {
         }
     }
 
-    /// Handles the end of the connection. Returns an error unless it also ends the response.
+    /// Handles the end of the connection. Returns an error unless the response ends with the connection.
     pub fn handle_close(&mut self) -> Result<(), Failure> {
         self.should_close = true;
         if matches!(self.body, Some(BodyFraming::UntilClose)) { Ok(()) } else { Err(Failure::Truncated) }

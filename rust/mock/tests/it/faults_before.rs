@@ -8,7 +8,7 @@ use crate::http_client::{
 use serde_json::json;
 
 const READ_TIMEOUT: Duration = Duration::from_millis(400);
-/// Shorter than the pause after the head.
+/// Timeout for reading the head of a response. It is shorter than the pause after the head.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[test]

@@ -153,7 +153,7 @@ impl Client {
         self.send_request("POST", path, "content-type: application/json\r\n", &chat_body(model, stream));
     }
 
-    /// Reads one response; gives up after `patience` without new bytes.
+    /// Reads one response; gives up after `max_wait` without new bytes.
     pub fn read_response(&mut self, max_wait: Duration) -> Response {
         self.read_until(max_wait, Response::is_complete)
     }

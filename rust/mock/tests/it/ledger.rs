@@ -115,7 +115,7 @@ fn client_that_does_not_read_blocks_the_write() {
         let (early, late) = (sent(400), sent(200));
         assert_eq!(early, late, "{model}");
         assert!(early > 10_000 && early < 15_000_000, "{model}: {early}");
-        // Reading lets the server send about as much again.
+        // Once the client reads, the server can send about as much again.
         let read = client.read_until(Duration::from_millis(200), |response| response.raw.len() > 8_000_000);
         assert!(sent(300) > early && sent(0) < early + read.raw.len() as u64 + 15_000_000, "{model}");
         assert_eq!(server.ledger_entries()[0].outcome.to_string(), "open");

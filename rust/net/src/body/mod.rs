@@ -293,7 +293,7 @@ mod tests {
         assert_eq!(resumed.load(Ordering::Relaxed), 1);
         assert!(!feeder.push(Bytes::from(vec![0; HIGH_WATER_BYTES])) && feeder.is_paused());
         drop(feed);
-        // The feeder must not wait for a reader that is gone.
+        // The feeder must not wait any more, because its reader was dropped.
         assert_eq!((resumed.load(Ordering::Relaxed), feeder.reader_state()), (2, ReaderState::Closed));
         assert!(feeder.push(Bytes::from(vec![0; HIGH_WATER_BYTES])) && !feeder.is_paused());
     }

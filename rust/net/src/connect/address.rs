@@ -73,8 +73,7 @@ const PRIVATE_NAMES: &[&str] = &[
     "onion",
 ];
 
-/// Blocked ports: those of services other than HTTP APIs, such as shells, mail, directories, databases, queues and
-/// clusters.
+/// Blocked ports of services other than HTTP APIs, such as shells, mail, directories, databases, queues and clusters.
 const BLOCKED_PORTS: &[u16] = &[
     7, 9, 19, 21, 22, 23, 25, 53, 69, 110, 111, 135, 137, 139, 143, 161, 389, 445, 465, 512, 513, 514, 587, 636, 873,
     993, 995, 1433, 1521, 2049, 2181, 2375, 2376, 2379, 2380, 3306, 3389, 4369, 5432, 5672, 5900, 5984, 5985, 5986,

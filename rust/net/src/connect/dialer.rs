@@ -189,8 +189,8 @@ impl Dialer {
         self.lookup_host(origin, host, trust).await?.map_err(|error| connect_failed_error(origin, &error))
     }
 
-    /// Resolves a host within the DNS timeout. The outer error is a timeout or a rejected host. The inner result is
-    /// that of the resolver.
+    /// Resolves a host within the DNS timeout. The outer error is a timeout or a rejected host; the inner result comes
+    /// from the resolver.
     async fn lookup_host(&self, origin: &Origin, host: &str, trust: NameTrust) -> Result<io::Result<Arc<[IpAddr]>>> {
         let kind = HostKind::classify(host).map_err(|reason| host_refused_error(host, reason))?;
         if let Some(address) = kind.address() {

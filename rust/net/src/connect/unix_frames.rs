@@ -11,8 +11,8 @@ use tokio::{
 /// Sends a frame over a new connection, and returns the frame that the process sends back.
 ///
 /// # Errors
-/// Returns what failed, as the end of a sentence. The caller puts the name of what it called before it, such as that of
-/// a check.
+/// Returns a message without a subject, such as `cannot run: …`. The caller puts the subject in front of it, such as
+/// the name of a check.
 pub async fn exchange_frames(socket: &Path, frame: &[u8], max_reply_bytes: usize) -> Result<Vec<u8>, String> {
     let failed = |_| "cannot run: its process closed the connection".to_owned();
     let mut stream = UnixStream::connect(socket).await.map_err(failed)?;

@@ -28,7 +28,7 @@ const RESPONSES: [&str; 6] = [
     "HTTP/1.1 429 Too Many Requests\r\nretry-after: 1\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}",
 ];
 
-/// Pieces of the syntax of HTTP, valid and not, that are inserted anywhere.
+/// Fragments of HTTP syntax, valid and invalid, that are inserted at any position.
 const FRAGMENTS: [&str; 16] = [
     "\r\n",
     "\n",
@@ -66,7 +66,7 @@ fn corrupt(random: &mut Rng, response: &str) -> Vec<u8> {
 /// What a client read: the status, the body and whether it ended in an error. `None` if the head was invalid.
 type Outcome = Option<(u16, Vec<u8>, bool)>;
 
-/// Serves one connection: reads the request, writes the response in pieces of these sizes, and closes.
+/// Serves one connection: reads the request, writes the response in writes of these sizes, and closes.
 async fn serve(listener: &UnixListener, response: &[u8], sizes: &mut impl FnMut() -> usize) {
     let (mut stream, _) = listener.accept().await.unwrap();
     let mut request = Vec::new();
@@ -136,7 +136,7 @@ async fn corrupted_responses_are_read_alike_at_every_split() {
             *(if outcomes[0].is_some() { &mut valid } else { &mut invalid }) += 1;
         }
     }
-    // Both kinds must occur, otherwise the test proves nothing.
+    // Both valid and invalid responses must occur, otherwise the test proves nothing.
     assert!(valid > rounds && invalid > rounds, "{valid} {invalid}");
 }
 

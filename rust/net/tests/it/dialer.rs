@@ -26,7 +26,8 @@ use tokio::{
 const FIRST_LOOPBACK: Ipv4Addr = Ipv4Addr::LOCALHOST;
 const SECOND_LOOPBACK: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
-/// Returns a resolver that gives these results in order and then repeats the last one, and its call counter.
+/// Returns a resolver and the counter of its calls. The resolver returns these results in order, then repeats the last
+/// one.
 fn scripted_resolver(results: &[&[IpAddr]]) -> (LookupFn, Arc<AtomicUsize>) {
     let lookups = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&lookups);

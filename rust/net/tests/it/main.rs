@@ -1,5 +1,5 @@
-//! Tests of the HTTP client over real connections, with the rest of the gateway left out. One binary, so that it links
-//! once.
+//! Tests of the HTTP client over real connections, without the rest of the gateway. All tests are one binary, so that
+//! the crates are linked only once.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends where it fails")]
 
 mod harness;

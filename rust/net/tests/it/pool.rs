@@ -131,7 +131,7 @@ async fn connection_is_not_reused_if_the_server_forbids_it() {
         json_response("200 OK", "Connection: Foo, Close\r\n", "{}"),
         b"HTTP/1.0 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}".to_vec(),
     ] {
-        // The server keeps the connection open nevertheless.
+        // The server keeps the connection open, so only the client's own checks prevent its reuse.
         let server = ScriptedServer::start_responding(response).await;
         let client = test_client();
         for _ in 0..3 {

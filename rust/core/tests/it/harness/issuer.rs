@@ -14,7 +14,7 @@ pub struct CredentialIssuer {
 }
 
 impl CredentialIssuer {
-    /// Starts an issuer. `answer` maps the request number, counted from 1, to a status and a body.
+    /// Starts an issuer. `response` maps the request number, counted from 1, to a status and a body.
     pub async fn start_with_responses(response: impl Fn(usize) -> (u16, String) + Send + Sync + 'static) -> Self {
         let received_requests = Arc::new(Mutex::new(Vec::new()));
         let (shared, response) = (Arc::clone(&received_requests), Arc::new(response));

@@ -34,12 +34,12 @@ pub fn rule(fields: &Value) -> RuleRef {
     RuleRef { rules: limits.all.unwrap(), index: 0 }
 }
 
-/// A budget that no test shares with another.
+/// Returns the rule of a cost budget. Tests do not share it, because each test has a Redis server of its own.
 pub fn budget(limit: u64, enforcement: &str) -> RuleRef {
     rule(&json!({"type": "cost", "limit": limit, "period": {"start": 1}, "enforcement": enforcement}))
 }
 
-/// Takes an amount as a request does: from the lease, from Redis, and at last what is there.
+/// Reserves an amount as a request does: from the lease, else after a new lease from Redis, else from whatever is left.
 pub async fn admit(limiter: &Limiter, rule: &RuleRef, amount: u64) -> Option<Hold> {
     for _ in 0..2 {
         if let Ok((hold, _)) = limiter.take_once(rule.clone(), "", amount, false, now_ms()) {
@@ -61,7 +61,7 @@ impl LimitedNodes {
         Self::start_that_wait(url, MAX_REDIS_WAIT).await
     }
 
-    /// Starts nodes that take Redis for unavailable after this time.
+    /// Starts nodes that treat Redis as unavailable if it does not reply within `max_wait`.
     pub async fn start_that_wait(url: &str, max_wait: Duration) -> Self {
         Self::start_each(&[url; NODES], max_wait).await
     }
@@ -81,7 +81,8 @@ impl LimitedNodes {
             });
             nodes.push(node);
         }
-        // A node that knows of no other one would take the whole limit for its share while Redis does not reply.
+        // Waits until each node knows the others. Otherwise a node would use the whole limit as its share while Redis
+        // does not reply.
         for node in &nodes {
             let limiter = &node.state.limiter;
             wait_until("the nodes know of each other", || {

@@ -37,7 +37,7 @@ use serde_json::{Value, json};
 pub const CHAT_PATH: &str = "/v1/chat/completions";
 pub const MESSAGES_PATH: &str = "/v1/messages";
 
-/// Longer than any operation of a test needs, so that a hanging test fails.
+/// Timeout of each wait. It is longer than any operation of a test needs, so that only a hanging test fails.
 const TEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub async fn with_timeout<F: Future>(work: F) -> F::Output {
@@ -49,7 +49,7 @@ pub fn sensitive_breaker_config() -> Value {
     json!({"failure_threshold": 1, "failure_threshold_percentage": 1, "minimum_requests": 1, "cooldown_interval": 30_000})
 }
 
-/// Polls until `holds` returns true; panics with `what` after the timeout.
+/// Polls until `holds` returns true; panics with `description` after the timeout.
 pub async fn wait_until(description: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + TEST_TIMEOUT;
     while !holds() {
@@ -83,7 +83,7 @@ impl TestGateway {
 
     fn test_settings(url: &str, change: impl FnOnce(&mut Settings)) -> Settings {
         let mut settings = Settings {
-            // Records are written only if a control socket is set. Nothing listens on this one.
+            // Records are written only if a control socket is set. Nothing listens on this socket.
             control_socket: Some("/nonexistent/penstock/control.sock".into()),
             connect_timeout_ms: 2_000,
             idle_timeout_ms: 5_000,

@@ -173,7 +173,7 @@ pub async fn start_node(provider_url: &str, redis_url: &str) -> TestGateway {
     start_node_that_waits(provider_url, redis_url, MAX_REDIS_WAIT).await
 }
 
-/// Starts a node that takes Redis for unavailable after this time.
+/// Starts a node that treats Redis as unavailable if it does not reply within `max_wait`.
 pub async fn start_node_that_waits(provider_url: &str, redis_url: &str, max_wait: Duration) -> TestGateway {
     let gateway = TestGateway::with_settings(provider_url, |settings| {
         settings.redis_url = Some(Secret::new(redis_url));

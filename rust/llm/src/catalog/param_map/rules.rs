@@ -40,7 +40,7 @@ pub type NumberRange = (&'static str, &'static str, &'static str);
 /// Field whose value `false` differs from the default, so that dropping `false` must be reported.
 pub(super) const PARALLEL_TOOL_CALLS: &str = "parallel_tool_calls";
 
-/// No change: `OpenAI`'s own names and ranges.
+/// Rules that change nothing, for `OpenAI`'s own names and ranges.
 pub static IDENTITY: ParamRules = ParamRules {
     renames: &[],
     role_map: &[],
@@ -55,14 +55,14 @@ pub static IDENTITY: ParamRules = ParamRules {
     bridge_message: None,
     drops_unsigned_thinking: false,
 };
-/// Claude's own API rejects thinking that it did not sign, as in a conversation that another model began.
+/// Rules of Claude's own API. It rejects thinking that it did not sign, as in a conversation that another model began.
 pub(crate) static CLAUDE_MESSAGES: ParamRules = ParamRules { drops_unsigned_thinking: true, ..IDENTITY };
-/// Text completions of `OpenAI`, with the same ranges as chat completions.
+/// Rules of `OpenAI`'s text completions, with the same ranges as chat completions.
 pub(crate) static OPENAI_COMPLETIONS: ParamRules = ParamRules {
     ranges: &[TEMPERATURE_RANGE, TOP_P_RANGE, PRESENCE_PENALTY_RANGE, FREQUENCY_PENALTY_RANGE, ("logprobs", "0", "5")],
     ..IDENTITY
 };
-/// Most compatible providers: no `developer` role, and `OpenAI`'s ranges.
+/// Rules of most compatible providers: no `developer` role, and `OpenAI`'s ranges.
 pub(crate) static OPENAI_COMPATIBLE: ParamRules =
     ParamRules { role_map: &[DEVELOPER_TO_SYSTEM], ranges: OPENAI_RANGES, ..IDENTITY };
 /// `OPENAI_COMPATIBLE` with the older name `max_tokens` for the output limit.
@@ -73,7 +73,7 @@ pub(crate) static SINGLE_CHOICE: ParamRules = ParamRules {
     ranges: &[TEMPERATURE_RANGE, TOP_P_RANGE, PRESENCE_PENALTY_RANGE, FREQUENCY_PENALTY_RANGE, ONE_CHOICE],
     ..LEGACY_MAX_TOKENS
 };
-/// Predibase; its provider format has already renamed the fields, so only ranges apply.
+/// Rules of Predibase. Its provider format has already renamed the fields, so only ranges apply.
 pub(crate) static PREDIBASE: ParamRules =
     ParamRules { ranges: &[TEMPERATURE_0_TO_1, TOP_P_RANGE, ONE_CHOICE], ..IDENTITY };
 /// `LEGACY_MAX_TOKENS` with a maximum temperature of 1.
@@ -106,7 +106,7 @@ pub(crate) static PERPLEXITY: ParamRules = ParamRules {
 pub(crate) static REPETITION_PENALTY_COMPLETIONS: ParamRules =
     ParamRules { renames: &[RENAME_FREQUENCY_PENALTY], zero_is_default: &[RENAME_FREQUENCY_PENALTY.0], ..IDENTITY };
 
-/// Mistral rejects unknown fields, in messages too.
+/// Rules of Mistral, which rejects unknown fields, in messages too.
 pub(crate) static MISTRAL: ParamRules = ParamRules {
     renames: &[RENAME_MAX_TOKENS, ("seed", "random_seed"), ("safe_mode", "safe_prompt")],
     value_map: &[("tool_choice", r#""required""#, r#""any""#)],
@@ -144,16 +144,16 @@ pub(crate) static MISTRAL: ParamRules = ParamRules {
     bridge_message: Some(r#"{"role":"assistant","content":"OK."}"#),
     ..OPENAI_COMPATIBLE
 };
-/// Mistral's models on other hosts, whose chat templates enforce call ids and message order.
+/// Rules of Mistral's models on other hosts, whose chat templates enforce call ids and message order.
 pub(super) static MISTRAL_HOSTED: ParamRules =
     ParamRules { call_id_format: MISTRAL.call_id_format, bridge_message: MISTRAL.bridge_message, ..OPENAI_COMPATIBLE };
-/// Mistral's embeddings.
+/// Rules of Mistral's embeddings.
 pub(crate) static MISTRAL_EMBEDDINGS: ParamRules =
     ParamRules { renames: &[("dimensions", "output_dimension")], dropped_fields: &["user"], ..IDENTITY };
-/// Voyage's embeddings: same as Mistral's, but the `float` encoding is requested with null.
+/// Rules of Voyage's embeddings: same as Mistral's, but the `float` encoding is requested with null.
 pub(crate) static VOYAGE_EMBEDDINGS: ParamRules =
     ParamRules { value_map: &[("encoding_format", r#""float""#, "null")], ..MISTRAL_EMBEDDINGS };
-/// Fireworks rejects unknown fields.
+/// Rules of Fireworks, which rejects unknown fields.
 pub(crate) static FIREWORKS: ParamRules = ParamRules {
     dropped_fields: &["store", MODALITIES, AUDIO, WEB_SEARCH_OPTIONS, SAFETY_IDENTIFIER, VERBOSITY],
     ranges: &[
@@ -184,7 +184,7 @@ pub(crate) static OLLAMA: ParamRules =
 pub(crate) static OPENROUTER: ParamRules =
     ParamRules { renames: &[RENAME_MAX_TOKENS, ("reasoning_effort", "reasoning.effort")], ..OPENAI_COMPATIBLE };
 
-/// Groq rejects unknown fields, in messages too.
+/// Rules of Groq, which rejects unknown fields, in messages too.
 pub(crate) static GROQ: ParamRules = ParamRules {
     dropped_fields: &[
         "logit_bias",
@@ -213,7 +213,7 @@ pub(crate) static GROQ: ParamRules = ParamRules {
     dropped_nested_field: Some(CACHE_CONTROL),
     ..OPENAI_COMPATIBLE
 };
-/// Cerebras rejects unknown fields, in messages too.
+/// Rules of Cerebras, which rejects unknown fields, in messages too.
 pub(crate) static CEREBRAS: ParamRules = ParamRules {
     dropped_fields: &[
         "presence_penalty",
@@ -243,7 +243,7 @@ pub(crate) static CEREBRAS: ParamRules = ParamRules {
     ranges: &[TEMPERATURE_RANGE, TOP_P_RANGE],
     ..OPENAI_COMPATIBLE
 };
-/// `SambaNova` supports tool calls and response formats.
+/// Rules of `SambaNova`, which supports tool calls and response formats.
 pub(crate) static SAMBANOVA: ParamRules = ParamRules {
     dropped_fields: &[
         "functions",
@@ -285,7 +285,7 @@ const TEMPERATURE_RANGE: NumberRange = ("temperature", "0", "2");
 const TEMPERATURE_0_TO_1: NumberRange = ("temperature", "0", "1");
 const TOP_P_RANGE: NumberRange = ("top_p", "0", "1");
 const PRESENCE_PENALTY_RANGE: NumberRange = ("presence_penalty", "-2", "2");
-/// Exactly one choice.
+/// Range that allows exactly one choice.
 const ONE_CHOICE: NumberRange = ("n", "1", "1");
 const FREQUENCY_PENALTY_RANGE: NumberRange = ("frequency_penalty", "-2", "2");
 

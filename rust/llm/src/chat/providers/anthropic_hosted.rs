@@ -22,13 +22,13 @@ pub struct HostedMessagesFormat {
     framing: EventFraming,
 }
 
-/// Vertex AI accepts the same body fields as Anthropic, and beta names in Anthropic's header.
+/// Format of Vertex AI. It accepts the same body fields as Anthropic, and beta names in Anthropic's header.
 pub static VERTEX: ProviderFormat = HostedMessagesFormat::provider_format(&HostedMessagesFormat {
     api_version: "vertex-2023-10-16",
     rejected_fields: &["model"],
     framing: EventFraming::ServerSentEvents,
 });
-/// Bedrock selects streaming by the path and expects beta names in the body.
+/// Format of Bedrock. It selects streaming by the path and expects beta names in the body.
 pub static BEDROCK: ProviderFormat = HostedMessagesFormat::provider_format(&HostedMessagesFormat {
     api_version: "bedrock-2023-05-31",
     rejected_fields: &["model", "stream"],

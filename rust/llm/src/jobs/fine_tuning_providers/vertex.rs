@@ -108,6 +108,6 @@ pub fn read_checkpoints(job: &Value) -> Vec<Fields> {
             ("metrics", json!({"step": step(item)})),
         ])
     };
-    // Newest first.
+    // Returns the newest checkpoint first.
     all.iter().rev().map(to_checkpoint).collect()
 }

@@ -271,7 +271,7 @@ impl Transcript {
         let key = self.format.conversation_field();
         let mut picked = edit::pick_values(body, &[key.to_owned(), "echo".to_owned()]).into_iter();
         let mut messages = match (picked.next()??, picked.next()?) {
-            // With `echo`, the recorded text already contains the prompt.
+            // Requests with `echo` are not resumed here, because their recorded text already contains the prompt.
             (Value::String(prompt), None | Some(Value::Bool(false))) if self.format == StreamFormat::Completions => {
                 let body = edit::set_fields(body, &[], &[edit::json_field(key, &json!(prompt + &self.text))]).ok()?;
                 return Some(ResumeRequest { body, prefill: String::new() });

@@ -32,7 +32,7 @@ const VENDOR_MODELS: [&str; 11] = [
 /// Providers whose format depends on the model.
 const MODEL_DEPENDENT_PROVIDERS: [&str; 4] = ["azure-ai", "bedrock", "google", "vertex-ai"];
 
-/// Fields that may be dropped silently, at one provider or at all, and why.
+/// Fields that may be dropped silently: JSON pointer, provider (`None` for all), and the reason.
 const EXEMPT_FIELDS: [(&str, Option<&str>, &str); 7] = [
     ("/response_format/json_schema/strict", None, "who takes a schema keeps to it"),
     ("/text/format/strict", None, "likewise"),

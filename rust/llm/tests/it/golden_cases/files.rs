@@ -16,7 +16,7 @@ const KEYS: [&str; 4] = ["request", "response", "query", "options"];
 
 #[derive(Clone)]
 pub struct CaseFiles {
-    /// Expectations.
+    /// Folder of the expected results.
     folder: PathBuf,
     request: Option<PathBuf>,
     response: Option<PathBuf>,

@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 
 use files::{CaseFiles, golden_root};
 
-/// Constant for all cases, so that the golden files do not change.
+/// Current time in all cases. It is constant, so that the golden files do not change.
 const NOW_MS: u64 = 1_700_000_000_000;
 
 #[derive(Clone)]
@@ -157,7 +157,7 @@ impl Case {
         if env::var_os("UPDATE_GOLDEN").is_some() {
             let path = self.files.path(file);
             fs::remove_file(&path).ok();
-            // Only an empty folder is removed.
+            // `remove_dir` removes only an empty folder.
             fs::remove_dir(path.parent().unwrap()).ok();
         }
         assert!(!self.has_file(file), "{}/{file} is there, but nothing is changed", self.name());
@@ -272,7 +272,7 @@ impl Case {
         self.expect_file("client_response.txt", lines.join("\n").as_bytes());
     }
 
-    /// Compared as text, so that the order of keys counts.
+    /// Compares with a golden file as text, so that the order of keys counts.
     pub fn expect_json(&self, file: &str, actual: &[u8]) {
         let value: Value = serde_json::from_slice(actual).unwrap_or_else(|error| panic!("{}: {error}", self.name()));
         self.expect_file(file, format!("{value:#}\n").as_bytes());
@@ -509,7 +509,7 @@ fn assemble_chat_completion(events: &[Value]) -> Value {
     complete
 }
 
-/// Merges the fields of a stream chunk, except those that are handled elsewhere.
+/// Merges the fields of a stream chunk into `to`, except the keys in `elsewhere`, which the caller merges.
 fn merge_fields(to: &mut Value, content: &Value, elsewhere: &[&str]) {
     for (key, content) in content.as_object().into_iter().flatten() {
         if !elsewhere.contains(&key.as_str()) {

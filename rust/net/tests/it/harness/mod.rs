@@ -15,7 +15,7 @@ pub async fn with_timeout<F: Future>(work: F) -> F::Output {
     tokio::time::timeout(TEST_TIMEOUT, work).await.expect("it ends in time")
 }
 
-/// Settings under which loopback may be called.
+/// Settings that allow connections to loopback addresses.
 pub fn test_settings() -> Settings {
     Settings {
         trusted_hosts: vec!["127.0.0.1".into(), "127.0.0.2".into(), "llm.example".into()],
@@ -24,7 +24,7 @@ pub fn test_settings() -> Settings {
     }
 }
 
-/// Client that may call loopback.
+/// Client that may connect to loopback addresses.
 pub fn test_client() -> Upstream {
     Upstream::new(&test_settings()).unwrap()
 }

@@ -170,7 +170,7 @@ impl EventSink for StreamWriter {
             ResponseEvent::TextSignature(signature) => {
                 self.write_redacted_block(&signature_blocks::encode_text_signature(signature));
             }
-            // AWS frames cannot carry comments.
+            // A dropped image cannot be reported in the stream, because AWS frames cannot carry comments.
             ResponseEvent::Image { .. } => self.context.record_dropped("image"),
             ResponseEvent::ExtraField { scope, name, json } => match parse_citations(scope, name, json) {
                 Some(citations) => {

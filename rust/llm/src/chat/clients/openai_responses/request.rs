@@ -97,7 +97,7 @@ fn rename_params(fields: &mut Fields, dropped: &mut DroppedParams) {
         if let Some(effort) = reasoning.shift_remove("effort").filter(|effort| !effort.is_null()) {
             fields.insert("reasoning_effort".into(), effort);
         }
-        // Thinking is returned whenever there is any.
+        // Removed without a report, because thinking is returned whenever there is any.
         for key in ["summary", "generate_summary"] {
             reasoning.shift_remove(key);
         }

@@ -346,7 +346,8 @@ impl MessageStreamDecoder {
         if matches!(delta.payload, b"" | b"null") {
             return;
         }
-        // Unknown types are new kinds of content. A type that is no string could be that of any content.
+        // A delta of an unknown type is a new kind of content and is ignored. A delta whose type is no string could be
+        // any content, so it is reported as unreadable.
         let Some(text) = decode_payload(delta).filter(|_| delta.kind.starts_with(b"\"")) else {
             return event::report_unreadable_event(delta.payload, sink);
         };

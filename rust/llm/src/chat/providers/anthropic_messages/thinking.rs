@@ -200,7 +200,7 @@ pub fn prefill_index(request: &ChatRequest) -> Option<usize> {
 }
 
 /// Rejects a prefill if the written request ends with it. Checks the written request, because it does not contain empty
-/// messages.
+/// messages. `response` is the result of `prefill_index`.
 pub fn reject_prefill(response: Option<usize>, written: &Fields) -> Result<(), RequestError> {
     let last = written.get("messages").and_then(|messages| messages.as_array()?.last());
     let (Some(at), Some(last)) = (response, last.filter(|last| last["role"] == "assistant")) else { return Ok(()) };

@@ -143,7 +143,8 @@ pub fn write_vendor_fields(request: &mut ChatRequest, tools: Vec<Value>, out: &m
         }
         // Only Claude takes `thinking`, and the model behind this ARN may be Claude.
         Vendor::Other if is_opaque_arn(&request.model) => {
-            // Claude accepts no negative budget, and which one replaces it depends on the model.
+            // Claude accepts no negative budget. Its replacement would depend on the model, which the ARN does not
+            // reveal.
             if request.fields.get("thinking").is_some_and(|thinking| thinking["budget_tokens"] == DYNAMIC_BUDGET) {
                 request.fields.shift_remove("thinking");
                 request.record_dropped("thinking");

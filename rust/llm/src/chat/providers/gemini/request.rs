@@ -58,8 +58,8 @@ const MAX_STOP_SEQUENCES: usize = 5;
 /// Ranges that parameters are clamped to. Penalties are absent because the ends of their ranges are exclusive.
 const PARAM_RANGES: &[(&str, RangeInclusive<i32>)] = &[("temperature", 0..=2), ("top_p", 0..=1)];
 
-/// Writes the request body. `names_calls` is true if this API accepts ids of function calls; they are sent only to
-/// models that know them.
+/// Writes the request body. `names_calls` is true if this API accepts ids of function calls. The ids are sent only to
+/// models that accept them.
 pub fn write_body(request: &mut ChatRequest, names_calls: bool) -> Result<Fields, RequestError> {
     request.reject_several_choices()?;
     request.normalise_tool_names(tool_names::GEMINI);
@@ -114,7 +114,7 @@ fn turn_for_role(role: Role, turns: &mut Vec<(Role, Vec<Value>)>) -> &mut Vec<Va
     &mut turns[last].1
 }
 
-/// Sorts function responses into the order of their calls. Other parts stay behind the response that they follow.
+/// Sorts function responses into the order of their calls. Other parts stay after the response that they follow.
 fn sort_function_responses(turns: &mut [(Role, Vec<Value>)]) {
     let id =
         |part: &Value, kind: &str| part.get(kind).and_then(|payload| payload["id"].as_str().map(ToOwned::to_owned));

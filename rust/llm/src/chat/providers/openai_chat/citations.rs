@@ -46,7 +46,7 @@ impl OpenAiCitationTracker {
         self.emitted_count += cited.len();
         for citation in &mut cited {
             if citation.marker_range == (0..0) {
-                // The provider does not say which text the page supports, so it is cited for all of it.
+                // The provider does not report which text the page supports, so the page is cited for all text so far.
                 citation.claim_range = 0..self.text_index.char_count();
                 citation.marker_range = citation.claim_range.clone();
                 continue;

@@ -88,13 +88,13 @@ pub static OPENROUTER: ProviderFormat = OpenAiChatFormat::provider_format(&OpenA
     reasoning_replay: ReasoningReplay::Details,
     ..OpenAiChatFormat::COMPATIBLE
 });
-/// Third-party models on Vertex AI. `meta.llama` becomes `meta/llama`; other publishers are named in the path, so the
-/// body holds the bare model name.
+/// Format of third-party models on Vertex AI. `meta.llama` becomes `meta/llama`; other publishers are named in the
+/// path, so the body holds the bare model name.
 pub static VERTEX_PARTNER_MODELS: ProviderFormat = OpenAiChatFormat::provider_format(&OpenAiChatFormat {
     map_model_name: publisher_model_name,
     ..OpenAiChatFormat::COMPATIBLE
 });
-/// Predibase: a deployment with an adapter on top. The body names the adapter.
+/// Format of Predibase, where a deployment has an adapter on top. The body names the adapter.
 pub static LORA_ADAPTER: ProviderFormat = OpenAiChatFormat::provider_format(&OpenAiChatFormat {
     map_model_name: adapter_name,
     max_temperature: 1,
@@ -195,7 +195,7 @@ pub fn read_embeddings(response: &Value) -> Option<EmbeddingResponse> {
     Some(EmbeddingResponse { vectors, token_count: tokens, ..EmbeddingResponse::default() })
 }
 
-/// Lists of models in `OpenAI`'s format, or in that of a compatible provider whose list differs.
+/// Model lists in `OpenAI`'s format, or in the format of a compatible provider whose list differs.
 struct OpenAiModelList;
 
 impl ModelListFormat for OpenAiModelList {

@@ -41,12 +41,12 @@ const COMMON_PARAMS: &[&str] = &[
     "verbosity",
 ];
 
-/// Reasoning effort that Claude supports. Most other models with efforts reject it.
+/// Highest reasoning effort, which Claude supports. Most other models that have efforts reject it.
 const MAX_EFFORT: &str = "max";
 
 /// Builds the body. `thoughts` selects the form in which earlier reasoning is sent back to the model.
 pub fn build_body(request: &mut ChatRequest, limit: &str, thoughts: ReasoningReplay) -> Result<Fields, RequestError> {
-    // Only one of several choices could be translated.
+    // The translation of the response supports only one choice.
     request.reject_several_choices()?;
     request.normalise_tool_names(tool_names::OPENAI);
     drop_unsupported_sampling(request);
