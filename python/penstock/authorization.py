@@ -162,7 +162,7 @@ class PresentedCredential(msgspec.Struct, frozen=True):
 
     def __repr__(self) -> str:
         """Omits the text, because it is a credential."""
-        return f"Sent({self.kind})"
+        return f"PresentedCredential({self.kind})"
 
 
 class UserRights(msgspec.Struct, frozen=True, kw_only=True):

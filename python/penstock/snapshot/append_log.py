@@ -36,7 +36,7 @@ class Chunk(msgspec.Struct, frozen=True):
 
     def __repr__(self) -> str:
         """Omits the bytes, because they may contain credentials."""
-        return f"Piece({self.digest.hex()[:12]})"
+        return f"Chunk({self.digest.hex()[:12]})"
 
 
 class Cipher(Protocol):

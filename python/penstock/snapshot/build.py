@@ -115,7 +115,7 @@ class StoreData(msgspec.Struct, frozen=True):
 
     def __repr__(self) -> str:
         """Omits the rows, because they contain credentials."""
-        return f"Stored(key_count={self.key_count})"
+        return f"StoreData(key_count={self.key_count})"
 
 
 EMPTY_STORE_DATA = StoreData()
@@ -136,7 +136,7 @@ class PreparedStore(msgspec.Struct, frozen=True):
 
     def __repr__(self) -> str:
         """Omits the keys."""
-        return f"Prepared({self.stored!r})"
+        return f"PreparedStore({self.stored!r})"
 
 
 class KeyRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
