@@ -39,7 +39,7 @@ impl Callback {
         let event = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         match event {
             Some(WaitEvent::BodyChunk(jobs, id)) => {
-                // A missing reader was removed meanwhile, because its wait had timed out.
+                // A missing reader was removed before, because its wait had timed out.
                 if let Some(reader) = jobs.body_readers.take_reader(id) {
                     reader.handle_chunk(future.py(), parse_message(future));
                 }

@@ -338,8 +338,8 @@ impl Exchange {
         Python::attach(|py| self.send_chunk(py, &joined, true))
     }
 
-    /// Ends the response so that no client mistakes it for a complete one. If that requires closing the connection, its
-    /// other streams may finish first. `longest` limits this wait.
+    /// Ends the response so that no client mistakes it for a complete one. If the connection must be closed for that,
+    /// its other streams may finish first, within the time `longest`.
     async fn abort_response(
         &mut self,
         disconnect: DisconnectSignal,

@@ -23,8 +23,8 @@ pub fn decode_spool_frames<'py>(
     (frames, base + list.end, list.is_damaged, list.needed)
 }
 
-/// Does the same, and returns plain records apart from the frames. Leaves out plain records before
-/// the offset `done` of the segment.
+/// Decodes frames as `decode_spool_frames` does, and returns plain records apart from the frames. Leaves out plain
+/// records before the offset `done` of the segment.
 #[pyfunction]
 pub fn split_spool_frames<'py>(
     py: Python<'py>,

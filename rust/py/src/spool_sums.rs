@@ -8,18 +8,18 @@ use penstock_core::accounting::{
 };
 use pyo3::{exceptions::PyValueError, prelude::*, pybacked::PyBackedBytes, types::PyBytes};
 
-/// Sums of the usage by budget, group and period. They are in a box, because Python aligns objects to 16 bytes, which is
-/// too little for the vectors of a `memmem` search.
+/// Sums of the usage by budget, group and period. Python aligns objects to 16 bytes, which is too little for the
+/// vectors of a `memmem` search. So the sums are in a box.
 #[pyclass(frozen, module = "penstock._engine")]
 pub struct BudgetSums(Box<Mutex<budget_sums::BudgetSums>>);
 
 /// Usage of a budget, as Python gets it: id, group, start of the period, measure, requests, tokens, nano-dollars, and
-/// the part of them that comes from corrections.
+/// the part of the nano-dollars that comes from corrections.
 type BudgetRow = (String, String, i64, String, i64, i64, i64, i64);
 /// The `BEGIN` frame of a request, as Python gets it: record id, flags and payload.
 type OpenedRequest<'py> = (Bound<'py, PyBytes>, u8, Bound<'py, PyBytes>);
-/// Result of `BudgetSums::add_frames`: requests that began, ids of earlier requests that ended, number of records, offset
-/// behind the last frame, whether the next one is damaged, and its length if known.
+/// Result of `BudgetSums::add_frames`: requests that began, ids of earlier requests that ended, and number of records.
+/// Then the offset behind the last frame, whether the next one is damaged, and its length if known.
 type AddedFrames<'py> = (Vec<OpenedRequest<'py>>, Vec<Bound<'py, PyBytes>>, usize, usize, bool, usize);
 
 #[pymethods]
@@ -29,8 +29,8 @@ impl BudgetSums {
         Self(Box::default())
     }
 
-    /// Adds the records in the frames of a buffer that begins at the offset `base` of its segment, and at most `limit`.
-    /// Records before the offset `done` of the segment were added earlier.
+    /// Adds at most `limit` records from the frames of a buffer that begins at the offset `base` of its segment. An
+    /// earlier call has already added the records before the offset `done` of the segment.
     fn add_frames<'py>(
         &self,
         py: Python<'py>,
@@ -52,7 +52,7 @@ impl BudgetSums {
         lock(&self.0).add_record(payload, flags, false);
     }
 
-    /// Returns all sums, and starts again without any.
+    /// Returns all sums, and removes them.
     fn take(&self) -> Vec<BudgetRow> {
         let row = |(key, sum): (budget_sums::BudgetKey, budget_sums::BudgetUsage)| {
             let (id, group, start, measure) = (key.limit_id, key.group, key.period_start, key.measure);
@@ -156,7 +156,7 @@ fn to_row(set: &LabelSetCounts) -> LabelSetRow {
     (set.labels.clone(), set.requests, set.tokens, set.nanodollars, histograms.collect())
 }
 
-/// Locks counts. After a panic they are used as they are.
+/// Locks counts, even if a thread has panicked while it held the lock.
 fn lock<T>(counts: &Mutex<T>) -> MutexGuard<'_, T> {
     counts.lock().unwrap_or_else(PoisonError::into_inner)
 }

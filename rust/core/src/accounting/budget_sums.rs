@@ -15,21 +15,21 @@ use super::spool::{
 
 /// Bytes that a record contains only if it counts for budgets.
 const BUDGETS_MARK: &[u8] = b"\"budgets\":[{";
-/// Maximum number of different lists of limits that are stored parsed.
+/// Maximum number of entries of `BudgetSums::known_lists`.
 const MAX_KNOWN_LISTS: usize = 4096;
 
-/// A budget, one of its groups, and its period.
+/// Identifies a sum: a budget, one of its groups, and one of its periods.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct BudgetKey {
     pub limit_id: String,
     pub group: String,
-    /// Milliseconds since 1970.
+    /// Start of the period, in milliseconds since the Unix epoch.
     pub period_start: i64,
-    /// What the budget limits: `cost`, `tokens` or `requests`.
+    /// Quantity that the budget limits: `cost`, `tokens` or `requests`.
     pub measure: String,
 }
 
-/// Usage of a budget.
+/// Sum of the usage of one budget, group and period.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct BudgetUsage {
     pub requests: i64,
@@ -44,11 +44,11 @@ pub struct BudgetSums {
     mark: Finder<'static>,
     sums: Vec<(BudgetKey, BudgetUsage)>,
     positions: HashMap<BudgetKey, usize>,
-    /// Budgets of the records with the same JSON of `limits`. Requests of a caller mostly count for the same budgets.
+    /// Parsed budgets, by the JSON of a record's `limits`. Most requests of a caller have the same JSON.
     known_lists: HashMap<Box<[u8]>, Vec<SummedBudget>>,
 }
 
-/// A budget that records count for.
+/// Budget for which a record counts.
 #[derive(Clone, Copy)]
 struct SummedBudget {
     /// Position in `sums`.
@@ -99,7 +99,7 @@ pub struct AddedFrames<'d> {
     pub end: usize,
     /// True if the frame at `end` is damaged; false if it is incomplete or beyond the limit.
     pub is_damaged: bool,
-    /// As `FrameList::needed`.
+    /// Number of bytes that the reader needs before it can go on, as in `FrameList::needed`.
     pub needed: usize,
 }
 
@@ -115,19 +115,19 @@ impl Default for BudgetSums {
 }
 
 impl BudgetSums {
-    /// Returns all sums, and starts again without any.
+    /// Returns all sums, and removes them.
     pub fn take(&mut self) -> Vec<(BudgetKey, BudgetUsage)> {
         self.positions.clear();
         self.known_lists.clear();
         std::mem::take(&mut self.sums)
     }
 
-    /// Reads frames from the start of a buffer, and adds up to `limit` records and amendments. Those that begin before
-    /// the offset `done` were added earlier, so they are only counted.
+    /// Reads frames from the start of a buffer, and adds up to `limit` records and amendments. An earlier call has
+    /// already added the frames that begin before the offset `done`, so they are only counted.
     pub fn add_frames<'d>(&mut self, data: &'d [u8], limit: usize, done: usize) -> AddedFrames<'d> {
         let mut reader = FrameReader::new(data, 0);
         let mut added = AddedFrames::default();
-        // Frames of requests that began in this buffer, until they end.
+        // `Begin` frames of the requests whose `End` frame was not read yet.
         let mut opened = HashMap::new();
         while added.count < limit {
             let start = reader.offset();
@@ -176,7 +176,7 @@ impl BudgetSums {
         }
     }
 
-    /// Returns the budgets in the JSON of `limits`; `None` if it has another form.
+    /// Returns the budgets in the JSON of `limits`. `None` if the JSON does not have the form of `RecordLimits`.
     fn find_uses(&mut self, limits: &[u8]) -> Option<Vec<SummedBudget>> {
         if let Some(known) = self.known_lists.get(limits) {
             return Some(known.clone());
@@ -214,7 +214,8 @@ fn add(sum: &mut i64, amount: i64) {
     *sum = sum.saturating_add(amount);
 }
 
-/// Returns `None` if the JSON is no object, or if a number has another type.
+/// Parses the fields of a record or an amendment. Returns `None` if the JSON is not an object, or if a number has
+/// another type.
 fn read_usage(json: &[u8]) -> Option<RecordUsage<'_>> {
     let mut usage = RecordUsage::default();
     let mut is_valid = true;

@@ -39,7 +39,7 @@ pub fn decompress(bytes: &[u8], max_bytes: usize) -> Option<Bytes> {
 /// gzip.
 pub fn decompress_start(bytes: &[u8], max_bytes: usize) -> Vec<u8> {
     let mut plain = Vec::new();
-    // Decompression ends with an error, because the rest of the response is still to come. The output so far is valid.
+    // Decompression ends with an error if more of the response is still to come. The output so far is valid.
     drop(MultiGzDecoder::new(bytes).take(max_bytes as u64).read_to_end(&mut plain));
     plain
 }

@@ -10,7 +10,7 @@ use base64::{
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
-/// Minimum length of base64 that is replaced, in characters.
+/// Minimum length of a base64 text that is replaced, in characters.
 pub const MIN_INLINE_CHARS: usize = 4096;
 /// Maximum length of the beginning of a data URL, such as `data:image/png;base64,`.
 const MAX_URL_PREFIX_BYTES: usize = 200;
@@ -73,7 +73,7 @@ struct InlineData {
     range: Range<usize>,
     media_type: Option<String>,
     bytes: usize,
-    /// `None` if the body ends within the data.
+    /// SHA-256 digest of the decoded data; `None` if the body ends within the data.
     digest: Option<[u8; 32]>,
 }
 

@@ -116,7 +116,7 @@ impl SavedModels {
         Err(Error::ModelNotAllowed { model: model.name, field: model.field })
     }
 
-    /// Rejects a job for a model that may not be used. `names` are the names under which callers may know the job's
+    /// Rejects a job for a model that may not be used. `names` are the names by which callers may refer to the job's
     /// model.
     pub(crate) fn check_job_model(&self, names: &[String]) -> Result<()> {
         let mut listed = names.iter().filter_map(|name| self.by_slug.get(name)).peekable();

@@ -78,7 +78,7 @@ pub enum CountableResponse {
 struct CountJob {
     record: Record,
     operation: Operation,
-    /// `None` if the response is not billed by tokens.
+    /// Request whose tokens are counted; `None` if the response is not billed by tokens.
     input: Option<Arc<CountInput>>,
     response: CountableResponse,
     pending_jobs: Arc<AtomicUsize>,

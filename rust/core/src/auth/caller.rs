@@ -17,7 +17,7 @@ use crate::{
 /// Authenticated caller of a request.
 #[derive(Default, Clone, Copy)]
 pub struct Caller<'c> {
-    /// `None` if the gateway requires no key.
+    /// Gateway key of the caller; `None` if the gateway requires no key.
     pub key: Option<&'c GatewayKey>,
     /// Gateway key as the client sent it. It is never used as a provider credential, in whatever header it appears.
     pub sent_key: Option<&'c str>,
@@ -144,8 +144,8 @@ pub fn admit_upload<'c>(key: &'c GatewayKey, snapshot: &'c Snapshot) -> Caller<'
     Caller { key: Some(key), sent_key: None, key_snapshot: Some(snapshot) }
 }
 
-/// Authenticates a caller that renders a prompt, and returns its workspace. It needs the scope for this, because
-/// rendering shows the text of the prompt; the scope to call models is not needed.
+/// Authenticates a caller that renders a prompt, and returns its workspace. The caller needs the scope to render
+/// prompts, because rendering shows the text of the prompt. It does not need the scope to call models.
 pub fn admit_render(
     snapshot: &Snapshot,
     require: bool,
@@ -252,8 +252,9 @@ impl<'c> Caller<'c> {
         Some(text) == self.sent_key || self.key_snapshot.is_some_and(|keys| keys.is_gateway_credential(text))
     }
 
-    /// Returns true if a text contains a gateway key, or a token sent in place of one. Other keys than that of this
-    /// request are known only by their digest. They are found only as separate words or runs of letters and digits.
+    /// Returns true if a text contains a gateway key, or a token sent in place of one. The gateway knows other keys
+    /// than the one of this request only by their digests. So it finds them only as separate words or runs of letters
+    /// and digits.
     pub fn contains_gateway_key(&self, text: &str, budget: &KeyLookupBudget) -> bool {
         if self.sent_key.is_some_and(|key| text.contains(key)) {
             return true;
@@ -321,7 +322,8 @@ fn x_goog_api_key(headers: &Headers) -> Option<&str> {
     non_empty_header(headers, "x-goog-api-key")
 }
 
-/// On a WebSocket, browsers can set no header fields except protocol names, so clients send the key as one of those.
+/// Returns the key from the WebSocket subprotocols. Browsers can set no other header fields, so clients send the key
+/// there.
 fn subprotocol_key(headers: &Headers) -> Option<&str> {
     let names = headers.get_str("sec-websocket-protocol")?.split(',');
     names.map(str::trim).find_map(|name| name.strip_prefix("openai-insecure-api-key."))

@@ -15,11 +15,11 @@ use crate::limits::rule::LimitRule;
 pub struct GatewayKey {
     pub id: Box<str>,
     pub name: Box<str>,
-    /// Unix seconds.
+    /// End of the key's validity, in Unix seconds.
     pub expires_at: Option<u64>,
     /// The workspace whose saved providers and configs the key may use, besides the global ones.
     pub workspace: Option<Arc<str>>,
-    /// User who owns the key, or whom the token names.
+    /// User who owns the key. For a token, the user that its claims name.
     pub user_id: Option<Arc<str>>,
     pub(crate) defaults: Option<Box<KeyDefaults>>,
     /// Limits from the claims of a token. The limits of a key are in those of its workspace.

@@ -25,20 +25,21 @@ const UPLOAD_ID_PARAM: &str = "upload_id";
 const COMMAND_HEADER: &str = "x-goog-upload-command";
 const LIFETIME_SECONDS: u64 = 24 * 3600;
 const MAX_TOKEN_BYTES: usize = 2048;
-/// Part of the signed text that distinguishes these signatures from others with the same key.
+/// Prefix of the signed text. It distinguishes these signatures from those that other features make with the same key.
 const SIGNATURE_PURPOSE: &str = "penstock upload 1";
 /// Minimum length of a provider's credential that signs tokens. A shorter one could be guessed from the signatures.
 const MIN_CREDENTIAL_BYTES: usize = 16;
 
-/// Content of a token.
+/// Signed content of a token.
 #[derive(Serialize, Deserialize)]
 struct UploadClaims {
     /// Id of the gateway key that began the upload; `None` if the gateway required no key.
     key: Option<Box<str>>,
+    /// Id of the caller's workspace; `None` if the caller has none.
     workspace: Option<Box<str>>,
     /// Slug of the saved provider that the upload goes to.
     provider: Box<str>,
-    /// Unix seconds.
+    /// End of the token's validity, in Unix seconds.
     expires_at: u64,
 }
 
@@ -297,7 +298,8 @@ mod tests {
             // A rotated key has two rows until the old one expires.
             let rotated = ba.replacen("\"keys\":[", &format!("\"keys\":[{KEY_ROW},"), 1);
             assert_eq!(key_of(&snapshot_from(&rotated), &token).as_deref(), Some("k"), "{slug}");
-            // The provider's credential is not part of the signature, so it cannot be guessed from it.
+            // The provider's short credential did not sign the token, so nobody can guess the credential from the
+            // signature.
             let guess = hmac::Key::new(hmac::HMAC_SHA256, b"guessable");
             let (claims, signature) = token.split_once('.').unwrap();
             let signature = BASE64_URL_SAFE_NO_PAD.decode(signature).unwrap();

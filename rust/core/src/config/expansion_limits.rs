@@ -70,7 +70,7 @@ mod tests {
     proptest::proptest! {
         #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
 
-        // The work to compile a config and the memory that it takes grow with these fields.
+        // The work to compile a config, and the memory that it takes, grow with the number of compiled fields.
         #[test]
         fn compiled_fields_of_any_accepted_config_are_bounded(tree in config_tree(2_000)) {
             match Config::parse(tree.to_string().as_bytes(), Strictness::Strict) {

@@ -131,7 +131,7 @@ impl Features {
 
     /// Returns the approximate size in bytes. Inherited values count again, because most nodes have their own copy.
     fn estimated_bytes(&self) -> usize {
-        // Destructured as above; those with `_` have no memory of their own.
+        // Destructured so that a new feature must be counted here. Fields with `_` have no memory of their own.
         let Self {
             cache: _,
             circuit_breaker,
@@ -164,7 +164,8 @@ impl Features {
 
     /// Returns true if no feature adds anything to a single attempt at a target.
     fn is_plain(&self) -> bool {
-        // Destructured as above; those with `_` take effect before or during every attempt.
+        // Destructured so that a new feature must be listed here. Fields with `_` take effect before or during every
+        // attempt.
         let Self {
             cache,
             circuit_breaker,

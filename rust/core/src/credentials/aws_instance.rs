@@ -1,5 +1,5 @@
-//! AWS keys of the machine that the gateway runs on. Come from its web identity, its container, or its EC2 instance,
-//! whichever is configured.
+//! AWS keys of the machine that the gateway runs on. The keys come from its web identity, its container or its EC2
+//! instance, whichever is configured.
 
 use std::{
     path::Path,

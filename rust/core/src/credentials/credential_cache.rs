@@ -59,14 +59,14 @@ impl CredentialCache {
         let cached = slot.get_unexpired();
         let turn = match cached {
             Some(CachedCredential { outcome, renew_at: renew, .. }) if renew > Instant::now() => return outcome,
-            // Still valid: one request renews it while the others use it.
+            // The credential is still valid: one request renews it while the other requests use it.
             Some(CachedCredential { outcome: outcome @ Ok(_), .. }) => match slot.fetch_lock.try_lock() {
                 Ok(turn) => turn,
                 Err(_) => return outcome,
             },
             _ => slot.fetch_lock.lock().await,
         };
-        // The previous holder of the lock may have fetched it.
+        // The previous holder of the lock may have fetched the credential.
         if let Some(CachedCredential { outcome, renew_at: renew, .. }) = slot.get_unexpired()
             && renew > Instant::now()
         {

@@ -18,7 +18,7 @@ use crate::credentials::{issued::IssuedCredential, token_endpoint};
 const TOKEN_LIFETIME_SECONDS: u64 = 3600;
 const GRANT_TYPE: &str = "urn:ietf:params:oauth:grant-type:jwt-bearer";
 
-/// The fields of a service account key file that are used.
+/// Fields of a service account's key file that the gateway uses.
 #[derive(Deserialize)]
 struct ServiceAccountKeyFile {
     client_email: String,

@@ -16,7 +16,7 @@ pub enum IssuedCredential {
 }
 
 impl IssuedCredential {
-    /// Returns the token that is sent with a request, if it is one.
+    /// Returns the token that is sent with a request; `None` for keys and model names.
     pub fn token(&self) -> Option<&str> {
         match self {
             Self::Token(token) | Self::AccessKeys { token, .. } => Some(token),
@@ -25,7 +25,7 @@ impl IssuedCredential {
     }
 }
 
-/// Prints no secrets.
+/// Debug output for logs, without secrets.
 impl std::fmt::Debug for IssuedCredential {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.write_str(match self {

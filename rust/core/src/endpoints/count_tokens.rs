@@ -27,8 +27,8 @@ pub fn check_supported(operation: Operation, target: &Target<'_>) -> Result<()> 
 }
 
 /// Counts the tokens of a request: at the provider if it has an endpoint for that, else locally. Counts locally too if
-/// the provider rejects the request, because not every model supports counting. `format` translates the request, if the
-/// provider counts in another API format.
+/// the provider rejects the request, because not every model supports counting. If the provider counts in another API
+/// format, the request is translated to `format`.
 pub(crate) async fn count_tokens(
     state: &GatewayState,
     client_request: &ClientRequest<'_>,

@@ -55,7 +55,7 @@ pub(crate) async fn serve_at_target(
     body: Body,
     log: &mut RequestLog,
 ) -> Result<UpstreamResponse> {
-    // Clears what a previous target set.
+    // Clears the fields that a previous target set.
     (log.response_report, log.hides_usage, log.has_masked_failure) = (None, false, false);
     log.bodies.clear_target();
     let body = if limit_admission::is_limited(target, log) {

@@ -6,11 +6,11 @@ use penstock_net::headers::Headers;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExceededLimit {
-    /// Text with the object that has the limit, the limit itself, and the time until its count starts again.
+    /// Describes the object that has the limit, the limit itself, and the time until its count starts again.
     pub description: String,
-    /// Slug of the object.
+    /// Slug of the object that has the limit.
     pub param: Box<str>,
-    /// True if another target may have enough left.
+    /// True if another target may have enough left of its own limit.
     pub is_target: bool,
     /// Milliseconds until the count starts again. `None`: never.
     pub wait_ms: Option<u64>,

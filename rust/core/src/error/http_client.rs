@@ -29,7 +29,7 @@ impl From<NetError> for Error {
     }
 }
 
-/// For callbacks that the HTTP client runs. The conversion back restores the error.
+/// Converts errors of callbacks that the HTTP client runs. The conversion back to `Error` restores them.
 impl From<Error> for NetError {
     fn from(error: Error) -> Self {
         Self::Application(Arc::new(error))

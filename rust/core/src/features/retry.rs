@@ -17,7 +17,7 @@ const MAX_TOTAL_WAIT: Duration = Duration::from_mins(1);
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct RetryPolicy {
     max_retries: u32,
-    /// Empty if the default statuses apply.
+    /// Statuses that are retried. If empty, `DEFAULT_RETRY_STATUSES` apply.
     retry_statuses: Vec<u16>,
     /// True if the wait that a 429 response requests is used.
     use_retry_after: bool,

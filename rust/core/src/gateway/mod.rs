@@ -105,8 +105,8 @@ pub async fn handle(state: &Arc<GatewayState>, request: Request) -> ClientRespon
     response
 }
 
-/// Futures of a provider request are boxed, so that their memory is freed when a stream begins: streams last long, and
-/// the future is large.
+/// Sends a request to its destination. Futures of a provider request are boxed, so that their memory is freed when a
+/// stream begins: streams last long, and the future is large.
 async fn dispatch(state: &Arc<GatewayState>, request: Request) -> ClientResponse {
     let Request { mut head, body } = request;
     let snapshot = state.load_snapshot();

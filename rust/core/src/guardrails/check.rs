@@ -102,7 +102,7 @@ impl<'i> CheckInput<'i> {
     }
 }
 
-/// What a check changes.
+/// Change that a check makes.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Change {
     /// New texts, each with its index in `CheckInput::texts`.
@@ -227,8 +227,8 @@ pub trait Check: Debug + Send + Sync {
         false
     }
 
-    /// Returns the suffix of the placeholder names by which the check replaces values. `None` if it does not return the
-    /// values to the client.
+    /// Returns the suffix of the placeholder names by which the check replaces values. `None` if the client does not
+    /// get the values back.
     fn restoring_tag(&self) -> Option<&str> {
         None
     }

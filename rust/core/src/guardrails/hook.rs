@@ -17,7 +17,7 @@ use crate::parse::document_reader::{ConfigReader, to_snake_case};
 const MAX_CHECKS: usize = 50;
 /// Maximum bytes of memory of all compiled checks of a document.
 const MAX_CHECK_BYTES: usize = 8 * 1024 * 1024;
-/// Bytes that a rejected check adds to that sum.
+/// Bytes that a rejected check adds to the sum that `MAX_CHECK_BYTES` limits.
 const REJECTED_CHECK_BYTES: usize = 256 * 1024;
 /// Maximum number of hooks in one list of a config.
 const MAX_HOOKS: usize = 50;
@@ -37,7 +37,7 @@ const HOOK_KEYS: [&str; 12] = [
     "name",
 ];
 
-/// What a hook does.
+/// Kind of a hook: guardrail or mutator.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum HookKind {
     #[default]
@@ -94,9 +94,9 @@ pub struct Hook {
     pub is_saved: bool,
     /// True if the hook only reports: it neither denies nor changes anything, and clients do not see its results.
     pub is_dry_run: bool,
-    /// Configured handling of streams. `None`: `stream_mode` chooses it by what the hook does.
+    /// Handling of streams in the config. `None`: `stream_mode` chooses it by the abilities of the hook.
     pub stream: Option<StreamMode>,
-    /// Hash of everything that the hook does.
+    /// Hash of the definition of the hook. It is the same in all processes.
     pub fingerprint: u64,
 }
 
@@ -104,7 +104,7 @@ pub struct Hook {
 #[derive(Debug)]
 pub struct HookCheck {
     pub check: CompiledCheck,
-    /// True if a denial because of this check is delivered with status 200.
+    /// True if the hook delivers a denial because of this check with status 200.
     pub is_soft: bool,
 }
 
@@ -117,7 +117,7 @@ impl Hook {
             StreamMode::End
         };
         match self.stream.filter(|_| !self.is_dry_run) {
-            // A hook of a lenient document may have checks that need the whole text.
+            // In a document that is read leniently, a hook with `window` may have checks that need the whole text.
             Some(StreamMode::Window) if !self.can_window() => StreamMode::Hold,
             mode => mode.unwrap_or(default),
         }
@@ -316,7 +316,7 @@ fn parse_checks(value: &Value, reading: &mut ConfigReader) -> Vec<HookCheck> {
     checks.into_iter().flatten().collect()
 }
 
-/// Parses a check whose key is its id. The plug-in of the id may be left out.
+/// Parses a check whose key is its id. An id without a prefix, such as `regexMatch`, gets the prefix `default.`.
 fn parse_short_check(key: &str, value: &Value, reading: &mut ConfigReader) -> Option<HookCheck> {
     let flag = |names: [&str; 2]| names.into_iter().find_map(|name| value.get(name)).and_then(Value::as_bool);
     if flag(["is_enabled", "isEnabled"]) == Some(false) {

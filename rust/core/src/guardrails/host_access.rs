@@ -24,7 +24,7 @@ pub struct HostRequest {
     pub method: &'static str,
     pub url: String,
     pub headers: Vec<(String, String)>,
-    /// Content type and body.
+    /// Content type of the body, and the body.
     pub body: Option<(&'static str, String)>,
     pub timeout: Duration,
     pub max_body_bytes: usize,
@@ -36,16 +36,16 @@ pub struct HostRequest {
 pub struct HostReply {
     pub status: u16,
     pub headers: Headers,
-    /// Empty after `HEAD`.
+    /// Body of the response; empty after `HEAD`.
     pub body: Bytes,
 }
 
 /// A question to a model of a saved provider.
 #[derive(Debug, Clone)]
 pub struct ModelQuestion {
-    /// `@slug/model`.
+    /// Model and its saved provider, as `@slug/model`.
     pub model: String,
-    /// Task of the model.
+    /// Instructions for the model: what it should decide about `subject`.
     pub instructions: String,
     /// Texts that the model should examine. They are encoded as JSON, so that no text can imitate their end.
     pub subject: String,
@@ -57,7 +57,7 @@ pub struct ModelQuestion {
 pub struct PluginCall {
     /// Id of the check.
     pub check: Arc<str>,
-    /// JSON that the process reads.
+    /// Request to the process of plug-ins, in JSON.
     pub frame: Vec<u8>,
     pub timeout: Duration,
     /// Maximum bytes of the reply.

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 #[derive(Debug, PartialEq, Eq)]
 pub struct InlineImage {
     pub media_type: &'static str,
-    /// Its bytes in base64.
+    /// Bytes of the image in base64.
     pub data: String,
 }
 

@@ -14,10 +14,10 @@ use regex_automata::{PatternID, meta, util::syntax};
 const MAX_PATTERN_BYTES: usize = 4096;
 /// Maximum compiled bytes of one pattern.
 const MAX_COMPILED_BYTES: usize = 256 * 1024;
-/// Maximum number of steps back in one match of a pattern with look-around or back references.
+/// Maximum number of backtracking steps in one match of a pattern with look-around or back references.
 const MAX_BACKTRACKS: usize = 50_000;
 /// Maximum bytes of a text for a pattern with look-around or back references. Its work may grow with the square of the
-/// text even without a step back, as with `(?=(a+))\1+b`.
+/// text even without backtracking, as with `(?=(a+))\1+b`.
 const MAX_BACKTRACKING_TEXT_BYTES: usize = 16 * 1024;
 /// Maximum time of a search for all matches of a pattern with look-around or back references.
 const MAX_SEARCH_TIME: Duration = Duration::from_secs(1);
@@ -34,7 +34,7 @@ pub struct JavaScriptFlags {
 
 #[derive(Debug, Clone)]
 pub enum JavaScriptPattern {
-    /// Matches in linear time. The number is what `longest_match` returns.
+    /// Matches in linear time. The number is the length that `longest_match` returns.
     Linear(meta::Regex, Option<usize>),
     /// Has look-around or back references, so that its work is limited.
     Backtracking(fancy_regex::Regex),
@@ -48,9 +48,9 @@ pub struct TooCostly;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PatternMatch {
     pub range: Range<usize>,
-    /// Groups by number, without the whole match.
+    /// Texts of the groups by number, from group 1 on.
     pub captures: Vec<Option<String>>,
-    /// Groups by name.
+    /// Texts of the named groups.
     pub groups: Vec<(String, Option<String>)>,
 }
 
@@ -106,13 +106,14 @@ impl JavaScriptPattern {
         }
     }
 
-    /// Returns true if the work on a text is not linear, so that it must not run on a thread that serves requests.
+    /// Returns true if the work may grow faster than the text. Such a pattern must not run on a thread that serves
+    /// requests.
     pub fn is_costly(&self) -> bool {
         matches!(self, Self::Backtracking(_))
     }
 
     /// Returns the length of the longest match in bytes. `None` if the length has no limit, or if a match depends on
-    /// the begin or end of the text.
+    /// the beginning or end of the text.
     pub fn longest_match(&self) -> Option<usize> {
         match self {
             Self::Linear(_, longest) => *longest,
@@ -171,7 +172,7 @@ impl JavaScriptPattern {
                 let mut ranges = Vec::new();
                 for matched in regex.find_iter(text) {
                     let range = matched.map_err(|_| TooCostly)?.range();
-                    // Each match may take many steps back, and there may be many matches.
+                    // Each match may take many backtracking steps, and there may be many matches.
                     if started_at.elapsed() > MAX_SEARCH_TIME {
                         return Err(TooCostly);
                     }
@@ -247,7 +248,7 @@ fn push(output: &mut String, text: &str, at: &mut usize) {
     *at += 1;
 }
 
-/// Returns true for what may follow `(?` in JavaScript.
+/// Returns true for characters that may follow `(?` in JavaScript.
 fn is_group_start(rest: &[char]) -> bool {
     match rest {
         [':' | '=' | '!', ..] => true,
@@ -343,8 +344,8 @@ fn translate_escape(
     Ok(end)
 }
 
-/// Returns the code point of an escape with four digits, of a pair of them, or of one in braces; and the position
-/// after it.
+/// Returns the code point of a `\u` escape, and the position after it. The escape has four digits, or digits in braces,
+/// or is a surrogate pair of two escapes.
 fn unicode_escape(letters: &[char], from: usize) -> Option<(u32, usize)> {
     let hex = |from: usize, end: usize| -> Option<u32> {
         let digits: String = letters.get(from..end)?.iter().collect();

@@ -90,12 +90,12 @@ pub struct HookResult {
     pub skipped: Option<&'static str>,
     pub verdict: bool,
     pub is_async: bool,
-    /// True if the hook denies what it checked.
+    /// True if the hook denies the request or response that it checked.
     pub denies: bool,
     /// True if the denial is delivered with status 200.
     pub is_soft: bool,
     pub is_transformed: bool,
-    /// `None` unless the hook only reports; then true if it would have denied what it checked.
+    /// For a hook that only reports: true if it would have denied the request or response. `None` for other hooks.
     pub would_deny: Option<bool>,
     pub checks: Vec<CheckResult>,
     pub feedback: Option<Feedback>,
@@ -143,7 +143,8 @@ impl HookResult {
         }
     }
 
-    /// Returns why the hook denies, for people: its checks that failed, or why it could not read what it should check.
+    /// Returns why the hook denies, for people: the names of its failed checks, or why it could not read the request or
+    /// response.
     pub fn denial_reason(&self) -> String {
         if let Some(reason) = self.skipped {
             return format!("the guardrail `{}` denies this: {reason}", self.id);
@@ -174,7 +175,7 @@ pub struct SharedHookResults(Arc<SharedResults>);
 #[derive(Debug, Default)]
 struct SharedResults {
     results: Mutex<HookResults>,
-    /// Groups of asynchronous hooks that still run.
+    /// Number of groups of asynchronous hooks that still run.
     running: AtomicUsize,
     has_ended: Notify,
 }
@@ -270,8 +271,8 @@ impl HookResults {
         json!({"before_request_hooks": list(Stage::Input), "after_request_hooks": list(Stage::Output)})
     }
 
-    /// Returns the results that a client sees: those of asynchronous hooks are only in the log. The data of checks of a
-    /// response that was denied or changed may hold what the client must not see.
+    /// Returns the results that a client sees: those of asynchronous hooks are only in the log. If the response was
+    /// denied or changed, the data of its checks may hold text that the client must not see.
     pub fn to_client_json(&self) -> Value {
         let hides_data = self.after.iter().any(|result| result.denies || result.is_transformed);
         let list = |stage, shows_data: bool| -> Vec<Value> {

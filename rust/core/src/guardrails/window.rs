@@ -11,7 +11,7 @@ pub const PORTION_BYTES: usize = 512;
 /// Minimum number of bytes that are held back, so that a match is complete before any part of it is sent.
 pub const OVERLAP_BYTES: usize = 256;
 
-/// What a check found in a text.
+/// A match of a check in a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WindowMatch {
     pub range: Range<usize>,
@@ -35,7 +35,7 @@ impl PlaceholderNames {
         Self { tag: tag.to_owned(), ..Self::default() }
     }
 
-    /// Returns the name of a value, such as `{{EMAIL_ADDRESS_1}}`.
+    /// Returns the placeholder name of a value, such as `{{EMAIL_ADDRESS_1}}`.
     pub fn name_of(&mut self, kind: &'static str, value: &str) -> &str {
         let (counts, tag) = (&mut self.counts, &self.tag);
         self.names.entry((kind, value.to_owned())).or_insert_with(|| {

@@ -1,5 +1,5 @@
-//! Validation of header fields. Rejects what two servers could interpret differently: duplicate or ambiguous headers,
-//! and an invalid host.
+//! Validation of header fields. Rejects headers that two servers could interpret differently: duplicate or ambiguous
+//! headers, and an invalid host.
 
 use penstock_net::{headers::Headers, uri::is_valid_host};
 

@@ -49,7 +49,7 @@ pub fn is_plain(path: &str) -> bool {
         && strip_repeated_version(path).len() == path.len()
 }
 
-/// Returns the path with a single `/v1` at its begin. Clients whose base URL ends in `/v1` repeat it.
+/// Returns the path with a single `/v1` at its beginning. Clients whose base URL ends in `/v1` repeat it.
 pub fn strip_repeated_version(path: &str) -> &str {
     let mut path = path;
     while let Some(rest) = path.strip_prefix("/v1").filter(|rest| rest.starts_with("/v1/") || *rest == "/v1") {

@@ -1,4 +1,4 @@
-//! Requests without their body, what their records report, and complete responses.
+//! Requests without their body, facts about them for their records, and complete responses.
 
 use std::{
     net::IpAddr,
@@ -86,7 +86,7 @@ pub struct RecordFigures {
     /// Id of the record, by which its log is found.
     pub id: Uuid,
     pub took: Duration,
-    /// `None` if the model has no price.
+    /// Cost of the request; `None` if the model has no price.
     pub nanodollars: Option<u64>,
     /// Tokens of input and output; `None` if they are not known.
     pub tokens: Option<(u64, u64)>,

@@ -60,8 +60,8 @@ pub const RESERVED_SEGMENTS: [&str; 22] = [
     "workspace-exclusions",
 ];
 
-/// Singular for plural, or plural for singular, of the first segments of the management API, such as `/v1/config` for
-/// `/v1/configs`. No provider has a path of these names.
+/// Names of first path segments that are singular instead of plural, or plural instead of singular, such as `config` in
+/// `/v1/config` for `/v1/configs`. No provider has a path with these names.
 const WRONG_NUMBERS: [&str; 20] = [
     "analytic",
     "api-key",
@@ -134,8 +134,8 @@ pub fn split_upload_url(url: &str) -> Option<(&str, &str)> {
     Some(target.split_once('?').unwrap_or((target, ""))).filter(|(path, _)| is_upload_path(path))
 }
 
-/// Returns true if requests with this method are forwarded. Valid custom methods are, because a provider may support
-/// them.
+/// Returns true if requests with this method are forwarded. A valid custom method is forwarded, because a provider may
+/// support it.
 pub fn is_forwarded_method(method: &str) -> bool {
     ALLOWED_METHODS.contains(&method)
         || !REJECTED_METHODS.iter().any(|none| none.eq_ignore_ascii_case(method))

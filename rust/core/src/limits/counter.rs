@@ -43,7 +43,7 @@ impl Amount {
 pub struct Grant {
     /// Amount that the worker may use; 0 if less than the minimum is left.
     pub amount: u64,
-    /// What is left in the window after this.
+    /// Amount that is left in the window after this grant.
     pub left: u64,
 }
 
@@ -74,8 +74,8 @@ pub struct UsageCounter {
 }
 
 impl UsageCounter {
-    /// Takes the requested amount, or a hundredth of what is left if that is more. If less is left, takes the rest.
-    /// Takes nothing if the rest is less than the minimum.
+    /// Takes the requested amount, or a hundredth of the amount that is left if that is more. If less is left than
+    /// requested, takes the rest. Takes nothing if the rest is less than the minimum.
     pub fn take(&mut self, window: LimitWindow, now_ms: u64, limit: u64, worker: u64, requested: Amount) -> Grant {
         self.advance(window, now_ms);
         let left = limit.saturating_sub(self.used(window));
@@ -94,14 +94,15 @@ impl UsageCounter {
         others.fold(0, |sum: u64, holder| sum.saturating_add(holder.amount))
     }
 
-    /// Returns what is left, without taking anything.
+    /// Returns the amount that is left, without taking anything.
     pub fn left(&mut self, window: LimitWindow, now_ms: u64, limit: u64) -> u64 {
         self.advance(window, now_ms);
         limit.saturating_sub(self.used(window))
     }
 
-    /// Reports what a worker did with its amounts. `returned` is what it does not need, `exceeded` what requests used
-    /// beyond their holds, and `held` what it still holds. `start_ms` is the window in which it took the amounts.
+    /// Reports the use of a worker's amounts. `returned` is the part that it does not need. `exceeded` is the usage of
+    /// requests beyond their holds. `held` is the part that it still holds. `start_ms` is the window in which it took
+    /// the amounts.
     pub fn settle(&mut self, window: LimitWindow, now_ms: u64, start_ms: u64, worker: u64, report: WorkerReport) {
         self.advance(window, now_ms);
         let is_current = window.sliding_part_ms() > 0 || start_ms == self.start_ms;
@@ -156,7 +157,7 @@ impl UsageCounter {
                 self.parts.retain(|(number, _)| *number >= oldest);
             } else {
                 (self.used, self.recorded, self.resets, self.corrected) = (0, 0, 0, 0);
-                // Workers took what they hold in the previous window.
+                // The amounts that workers hold belong to the previous window.
                 self.holders.clear();
             }
         }
@@ -165,7 +166,7 @@ impl UsageCounter {
         }
     }
 
-    /// Releases the amounts of workers that no longer report. The ledger contains what they spent.
+    /// Releases the amounts of workers that no longer report. The ledger contains their usage.
     fn expire_holders(&mut self, now_ms: u64) {
         let mut expired = 0_u64;
         self.holders.retain(|holder| {
@@ -232,7 +233,7 @@ impl UsageCounter {
     }
 }
 
-/// What a worker did with its amounts since its last report.
+/// Use of a worker's amounts since its last report.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WorkerReport {
     pub returned: u64,

@@ -1,5 +1,5 @@
-//! What the header fields `RateLimit` and `RateLimit-Policy` of the IETF's draft contain of a limit. Composed once,
-//! because each response of a limited caller has them.
+//! Items of one limit in the header fields `RateLimit` and `RateLimit-Policy` of the IETF's draft. They are composed
+//! once, because each response of a limited caller has them.
 
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ use super::{
     window::LimitWindow,
 };
 
-/// Constant parts of the header fields of one limit.
+/// Constant parts of the header fields that describe one limit.
 #[derive(Debug)]
 pub struct HeaderItems {
     /// Name of the limit as a structured field's string: kind, slug and measure, in quotes.
@@ -39,7 +39,7 @@ fn unit_name(measure: Measure) -> &'static str {
 fn policy_name(owner: &LimitOwner, measure: Measure) -> String {
     let kind = owner.kind.title().replace(' ', "-").to_ascii_lowercase();
     let name = format!("{kind}-{}-{}", owner.slug, measure.name());
-    // Other characters are not allowed in such a string.
+    // A string of a structured field can contain no other characters.
     name.chars()
         .map(|letter| if matches!(letter, ' '..='~') && !matches!(letter, '"' | '\\') { letter } else { '_' })
         .collect()

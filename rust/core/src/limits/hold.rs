@@ -1,4 +1,4 @@
-//! Amount of a limit that a request holds, and what the limit leaves for further requests.
+//! Amount of a limit that a request holds, and the amount that is left for further requests.
 
 use std::sync::Arc;
 
@@ -25,17 +25,18 @@ pub struct Hold {
     pub rule: RuleRef,
     pub group: Box<str>,
     pub amount: u64,
-    /// Start of the window in which it was taken.
+    /// Start of the window in which the amount was taken.
     pub start_ms: u64,
 }
 
-/// What a limit leaves for further requests, as far as this worker knows.
+/// Amount of a limit that is left for further requests, as far as this worker knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Remaining {
     pub left: u64,
-    /// Amount that requests of all workers hold, and that other workers have taken in advance. They may use less.
+    /// Amount that requests of all workers hold, and that other workers have taken in advance. It may become free again
+    /// in part.
     pub held: u64,
-    /// When the count starts again. `None`: never.
+    /// Time at which the count starts again. `None`: never.
     pub reset_ms: Option<u64>,
     /// True if the node's counters cannot be reached, so that this worker admits only its share.
     pub is_share: bool,

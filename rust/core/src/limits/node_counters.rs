@@ -28,7 +28,8 @@ use super::{
 const MAX_LOCK_WAIT: Duration = Duration::from_millis(100);
 /// Maximum wait while a worker that has locked a counter seems to be stopped.
 const MAX_STALLED_LOCK_WAIT: Duration = Duration::from_millis(1);
-/// After a wait has timed out, waits are short for this time, so that a stopped worker does not block the others.
+/// Time after a timed-out wait in which further waits last at most `MAX_STALLED_LOCK_WAIT`. So a stopped worker does
+/// not block the others.
 const STALL: Duration = Duration::from_secs(1);
 /// Pause between two attempts to lock.
 const LOCK_PAUSE: Duration = Duration::from_micros(50);
@@ -58,7 +59,7 @@ pub struct KnownMembers {
 #[derive(Debug)]
 pub struct CounterFolder {
     path: PathBuf,
-    /// Number of files in it, as far as this process knows.
+    /// Number of files in the folder, as far as this process knows.
     file_count: AtomicUsize,
     /// Time until which waits for a lock are short, because one timed out.
     stalled_until: Mutex<Option<Instant>>,
@@ -110,7 +111,7 @@ impl NodeCounters {
     /// Sets the usage of a budget according to the ledger, for the period that starts at `start_ms`.
     ///
     /// # Errors
-    /// As `update`.
+    /// Same errors as `update`.
     pub fn set_recorded(&self, limit_id: &str, group: &str, start_ms: u64, known: RecordedUsage) -> io::Result<()> {
         let window = LimitWindow::Period { start_ms, end_ms: None };
         self.update(limit_id, group, window, |counter| counter.set_recorded(window, now_ms(), known))
@@ -151,7 +152,7 @@ impl NodeCounters {
     /// Returns the usage of a budget in its current period, according to the ledger.
     ///
     /// # Errors
-    /// As `update`.
+    /// Same errors as `update`.
     pub fn read_recorded(&self, limit_id: &str, group: &str, window: LimitWindow) -> io::Result<RecordedUsage> {
         let name = counter_name(limit_id, group);
         let start_ms = window.part_at(now_ms()).start_ms;
@@ -249,7 +250,8 @@ impl CounterFolder {
         Ok(result)
     }
 
-    /// Opens and locks a file. `None` if it was removed meanwhile, or does not exist and should not be created.
+    /// Opens and locks a file. `None` if another process has removed it meanwhile, or if it does not exist and `create`
+    /// is false.
     fn lock_file(&self, path: &Path, create: bool) -> io::Result<Option<File>> {
         let open = || OpenOptions::new().read(true).write(true).create(create).truncate(false).open(path);
         let file = match open() {
@@ -298,7 +300,7 @@ fn read_header(file: &File) -> io::Result<Option<(usize, u64)>> {
     Ok((length <= MAX_FILE_BYTES).then(|| (length, u64::from_le_bytes(*reset_ms))))
 }
 
-/// Reads a counter. A damaged file counts as a new one: the ledger restores what was recorded.
+/// Reads a counter. A damaged file counts as a new one, because the ledger restores the recorded usage.
 fn read_counter(file: &File) -> io::Result<UsageCounter> {
     let Some((length, _)) = read_header(file)? else { return Ok(UsageCounter::default()) };
     let mut bytes = vec![0; length];

@@ -3,7 +3,7 @@
 use super::rule::LimitRule;
 
 const COUNT: usize = 16;
-/// Number of amounts from which one of them counts as an outlier.
+/// Minimum number of amounts from which the largest one is ignored as an outlier.
 const MIN_FOR_OUTLIERS: usize = 4;
 
 #[derive(Debug, Default)]
@@ -20,8 +20,9 @@ impl RecentAmounts {
         }
     }
 
-    /// Returns what a request probably uses at most; `None` without earlier requests. A rate limit rejects requests that
-    /// need more than is left, so neither a single outlier nor a few requests of its size may block a whole window.
+    /// Estimates the maximum that the next request uses; `None` without earlier requests. A rate limit rejects requests
+    /// that need more than is left. So neither a single outlier nor a few requests of its size may block a whole
+    /// window.
     pub fn estimate(&self, rule: &LimitRule) -> Option<u64> {
         if rule.is_budget() {
             return self.largest();
@@ -29,7 +30,7 @@ impl RecentAmounts {
         self.usual_maximum().map(|amount| amount.min((rule.limit / 2).max(1)))
     }
 
-    /// Returns the second largest amount, or the largest of a few.
+    /// Returns the second largest amount, or the largest of fewer than `MIN_FOR_OUTLIERS`.
     fn usual_maximum(&self) -> Option<u64> {
         let mut sorted = self.amounts;
         let sorted = &mut sorted[..self.count.min(COUNT)];

@@ -11,7 +11,7 @@ use super::{
 /// Maximum number of limits that headers report, the strictest first, and of rejections that a record contains.
 const MAX_REPORTED: usize = 5;
 
-/// What a request uses, or may use.
+/// Actual or maximum usage of a request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RequestUsage {
     pub requests: u64,
@@ -54,7 +54,7 @@ impl LimitRejection {
     }
 }
 
-/// A limit that counted this request, with what is left of it.
+/// A limit that counted this request, with the amount that is left of it.
 #[derive(Debug, Clone)]
 pub struct LimitStatus {
     pub rule: RuleRef,
@@ -113,7 +113,7 @@ pub enum LimitStage {
     Attempt,
 }
 
-/// What a request takes of its limits at one stage.
+/// Amounts that a request takes from its limits at one stage.
 pub struct HoldRequest<'r> {
     pub stage: LimitStage,
     pub subject: &'r LimitSubject<'r>,
@@ -235,11 +235,11 @@ impl RequestHolds {
         Err(Box::new(Rejection { rule, group: group.into(), remaining, needed }))
     }
 
-    /// Reserves what the current attempt has used so far, if that is more than it holds of a budget. A soft budget gives
-    /// the rest once; after that, nothing is left.
+    /// Reserves the amount that the current attempt has used so far, if that is more than it holds of a budget. A soft
+    /// budget grants its rest once; after that, nothing is left.
     ///
     /// # Errors
-    /// If nothing is left of a budget. What was used still counts at the end.
+    /// If nothing is left of a budget. The used amount still counts at the end.
     pub fn extend_attempt(&mut self, usage: RequestUsage, is_last: bool, now_ms: u64) -> Result<(), Box<Rejection>> {
         let limiter = Arc::clone(&self.limiter);
         let budgets = self.attempt.iter_mut().filter(|hold| hold.rule.is_budget() && !hold.rule.is_dry_run);
@@ -379,7 +379,7 @@ fn is_same_counter(hold: &Hold, other: &Hold) -> bool {
 
 impl Drop for RequestHolds {
     fn drop(&mut self) {
-        // An attempt that was cancelled, such as the slower one of two, has used nothing that is known.
+        // The usage of a cancelled attempt, such as the slower one of two, is not known and counts as none.
         if !self.request.is_empty() || !self.attempt.is_empty() || !self.interrupted.is_empty() {
             self.settle(RequestUsage { requests: 1, ..RequestUsage::default() }, super::now_ms());
         }

@@ -60,11 +60,11 @@ impl OwnerKind {
 pub struct LimitOwner {
     pub kind: OwnerKind,
     pub id: Box<str>,
-    /// Name under which error messages and headers show it.
+    /// Slug of the owner, which error messages and headers show.
     pub slug: Box<str>,
 }
 
-/// What a limit counts.
+/// Quantity that a limit counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Measure {
@@ -84,11 +84,11 @@ impl Measure {
     }
 }
 
-/// How a budget bounds what a request may use before its usage is known.
+/// How much of a budget a request reserves before its usage is known.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Enforcement {
-    /// Reserves what requests usually use.
+    /// Reserves the usual usage of a request.
     #[default]
     Soft,
     /// Reserves the maximum that the request can use.
@@ -124,7 +124,7 @@ impl SubjectKey {
         })
     }
 
-    /// Returns true if the value is known only once the target of an attempt is.
+    /// Returns true if the value is known only after the target of an attempt was chosen.
     fn depends_on_target(&self) -> bool {
         matches!(self, Self::VirtualKey | Self::Provider | Self::Model)
     }
@@ -146,7 +146,7 @@ pub struct TargetSubject<'r> {
     pub model: &'r str,
 }
 
-/// What limits may refer to in a request.
+/// Properties of a request that the conditions and groups of limits refer to.
 #[derive(Clone, Copy)]
 pub struct LimitSubject<'r> {
     pub api_key: Option<ObjectNames<'r>>,
@@ -155,7 +155,7 @@ pub struct LimitSubject<'r> {
     pub config: Option<ObjectNames<'r>>,
     pub prompt: Option<ObjectNames<'r>>,
     pub endpoint_type: &'r str,
-    /// `None` while no target is chosen.
+    /// Target of the attempt; `None` while no target is chosen.
     pub target: Option<TargetSubject<'r>>,
 }
 
@@ -200,7 +200,7 @@ struct LimitCondition {
     excludes: bool,
 }
 
-/// A limit, compiled.
+/// A compiled limit.
 #[derive(Debug)]
 pub struct LimitRule {
     pub id: Box<str>,
@@ -208,7 +208,7 @@ pub struct LimitRule {
     pub counter_id: Box<str>,
     pub owner: LimitOwner,
     pub measure: Measure,
-    /// Requests, tokens or nano-dollars.
+    /// Amount that the limit allows: requests, tokens or nano-dollars.
     pub limit: u64,
     pub window: LimitWindow,
     pub enforcement: Enforcement,
@@ -216,14 +216,14 @@ pub struct LimitRule {
     pub is_dry_run: bool,
     conditions: Vec<LimitCondition>,
     group_by: Vec<SubjectKey>,
-    /// True if it applies to attempts at targets instead of requests.
+    /// True if the limit applies to attempts at targets instead of requests.
     applies_to_targets: bool,
-    /// What header fields contain of it, composed once.
+    /// Items of the limit in header fields, composed once.
     pub header_items: HeaderItems,
 }
 
 impl LimitRule {
-    /// Returns a limit of everything that its owner does.
+    /// Returns a limit that counts all requests of its owner.
     pub(super) fn of_owner(owner: LimitOwner, measure: Measure, limit: u64, window: LimitWindow, id: Box<str>) -> Self {
         Self {
             header_items: HeaderItems::new(&owner, measure, limit, window),

@@ -8,12 +8,12 @@ use super::window::{LimitWindow, SLIDING_PARTS};
 
 /// Time after the last report of a worker at which the amounts that it holds of a budget stop counting.
 pub const MEMBER_EXPIRY_MS: u64 = 60_000;
-/// How much longer than its window a counter is stored.
+/// Time for which a counter is stored after its window has ended.
 const EXTRA_TTL_MS: u64 = 60_000;
 /// Maximum time for which a counter is stored after the last write.
 const MAX_TTL_MS: u64 = 400 * 24 * 3600 * 1000;
 
-/// What one worker used in one part of time.
+/// Usage of one worker in one part of time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MemberUsage {
     /// Amount that ended requests have used.
@@ -51,7 +51,7 @@ pub fn ttl_ms(window: LimitWindow, now_ms: u64) -> u64 {
     length.saturating_add(EXTRA_TTL_MS).min(MAX_TTL_MS)
 }
 
-/// What other workers used, as far as it counts now.
+/// Usage of other workers, as far as it counts now.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OthersUsage {
     pub settled: u64,
@@ -74,7 +74,8 @@ impl OthersUsage {
                 others.stale.push(name.clone());
             } else if from != member {
                 others.settled = others.settled.saturating_add(usage.settled);
-                // A window of a rate limit ends soon. What a killed worker held of a budget is released.
+                // Amounts that a killed worker held of a budget stop counting. A window of a rate limit ends soon
+                // anyway.
                 if !window.is_budget() || usage.seen_ms.saturating_add(MEMBER_EXPIRY_MS) > now_ms {
                     others.outstanding = others.outstanding.saturating_add(usage.outstanding);
                 }

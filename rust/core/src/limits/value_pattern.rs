@@ -8,15 +8,15 @@ use super::rule::TargetSubject;
 pub(super) struct ValuePattern {
     text: Box<str>,
     kind: PatternKind,
-    /// True if it starts with `@`, so that it names a saved provider and a model.
+    /// True if the value starts with `@`, so that it names a saved provider and a model.
     names_provider: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PatternKind {
-    /// Without a wildcard.
+    /// No wildcard.
     Exact,
-    /// Everything before a single wildcard at the end.
+    /// A single wildcard at the end: the compared text must begin with everything before it.
     Prefix,
     Wildcards,
 }

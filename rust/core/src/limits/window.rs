@@ -82,7 +82,7 @@ fn month_at(now_ms: u64) -> Option<(u64, u64)> {
     Some((start, start + length))
 }
 
-/// When the count of a limit starts again.
+/// Time windows in which a limit counts usage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LimitWindow {
     /// Windows that follow each other, aligned to UTC.

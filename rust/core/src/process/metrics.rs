@@ -66,7 +66,7 @@ pub struct Metrics {
     pub panics: Counter,
     /// Requests that the engine took over before they became an event loop task.
     pub fast_path_requests: Counter,
-    /// All other requests.
+    /// Requests that the engine got through a task of the event loop.
     pub asgi_fallback_requests: Counter,
     /// Further attempts at a target.
     pub retries: Counter,

@@ -20,8 +20,9 @@ use rustix::{
 /// Interval over which CPU load is measured. Shorter work ends before it is noticed.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Starts a thread that wakes periodically while the process is busy, so that the kernel checks for time slices of
-/// length `turn` that are over. It runs until the process ends and costs nothing while the process is idle.
+/// Starts a thread that wakes periodically while the process is busy. At each wake-up, the kernel checks for time
+/// slices of length `turn` that are over. The thread runs until the process ends and costs nothing while the process is
+/// idle.
 ///
 /// # Errors
 /// Returns an error if the thread cannot be started.

@@ -4,7 +4,7 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-/// Replaces a secret wherever it would be shown.
+/// Text that replaces a secret wherever it would be shown.
 pub const MASK: &str = "***";
 
 #[derive(Clone, PartialEq, Eq, Deserialize)]
@@ -164,8 +164,9 @@ const MAX_EMBEDDED_DOCUMENTS: usize = 3;
 /// Predicate for values that are secret by their look alone.
 type Look = fn(&str) -> bool;
 
-/// Masks all secret strings of a JSON value: fields with a secret name, all values of an object named `…headers`, and the
-/// `value` of an object whose `name` or `key` is a secret name. URLs with credentials and tokens are masked as well.
+/// Masks all secret strings of a JSON value. These are fields with a secret name, and all values of an object named
+/// `…headers`. They are also the `value` of an object whose `name` or `key` is a secret name, URLs with credentials,
+/// and tokens.
 pub fn mask_json(value: &mut Value) {
     visit_value(value, false, looks_like_token, MAX_EMBEDDED_DOCUMENTS, &mut |text, _| MASK.clone_into(text));
 }

@@ -115,7 +115,8 @@ fn check_message(index: usize, message: &Value) -> Vec<Problem> {
     problems
 }
 
-/// Returns the problem of a message without this key, whose name may be misspelt.
+/// Returns the problem of a message that lacks this key. If the message has a misspelt form of it, the problem suggests
+/// the key.
 fn missing_key(path: &str, key: &str, fields: &Map<String, Value>) -> Problem {
     match find_misspelt(key, fields) {
         Some(name) => Problem::new(format!("{path}.{name}"), format!("is not known; did you mean `{key}`?")),
@@ -196,7 +197,8 @@ impl MessageCompiler {
     }
 }
 
-/// Returns true if the template itself contains the structure of JSON. In `{{arguments}}`, a variable contains it.
+/// Returns true if the template itself contains the structure of JSON. In contrast, the variable contains it in
+/// `{{arguments}}`.
 fn is_json_text(text: &str) -> bool {
     let text = text.trim_start();
     text.starts_with(['[', '"']) || text.starts_with('{') && !text.starts_with("{{")

@@ -54,7 +54,7 @@ enum PromptBody {
     Messages(Vec<MessagePart>),
     /// Text of a text completion.
     Text(Template),
-    /// A template of JSON.
+    /// Raw template: its output is the JSON of the messages or of the request's fields.
     Raw(Template),
 }
 
@@ -87,7 +87,7 @@ pub enum PromptFault {
     /// The saved version is not valid.
     Invalid(String),
     Render(RenderError),
-    /// What a raw template made is no JSON, or neither an array nor an object.
+    /// The output of a raw template is not JSON, or is JSON other than an array or an object.
     NotJson(String),
 }
 
@@ -277,7 +277,7 @@ fn check_raw_messages(json: &str) -> Result<(), String> {
 pub struct RequestFields(pub Vec<(String, Box<RawValue>)>);
 
 impl RequestFields {
-    /// Keeps the last of the fields with the same name.
+    /// Removes repeated fields: of several fields with the same name, the last one stays.
     pub fn keep_last(&mut self) {
         let mut names = std::collections::HashSet::new();
         self.0.reverse();

@@ -27,7 +27,7 @@ const OWN_FIELDS: [&str; 5] = ["variables", "hyperparameters", "promptID", "prom
 /// Maximum depth of objects and lists in a field. The JSON parser reads more, because requests wrap fields in others.
 const MAX_FIELD_DEPTH: usize = 100;
 
-/// What a request does with a prompt.
+/// Action of a request for a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PromptAction {
     /// Sends it to the provider.
@@ -52,7 +52,7 @@ impl PromptPath {
         if method != "POST" {
             return None;
         }
-        // SDKs add a version to that of their base URL in some calls.
+        // In some calls, SDKs add a version to a base URL that already ends with one.
         let has_version = |rest: &&str| rest.starts_with("/v1/") || rest.starts_with("/v2/");
         let path = path.strip_prefix("/v1").filter(has_version).unwrap_or(path);
         if path == LEGACY_PATH {
@@ -74,7 +74,7 @@ impl PromptPath {
 /// Body of a request for a prompt.
 #[derive(Debug, Clone)]
 pub struct PromptRequest {
-    /// An object.
+    /// Variables for the prompt: a JSON object.
     pub variables: Value,
     /// Name of the prompt, from clients that send it in the body.
     pub reference: Option<String>,
@@ -171,7 +171,8 @@ impl PromptRequest {
         self.overrides = fields.0;
     }
 
-    /// Returns true for a field of streams that must not be in the provider request, because the response is no stream.
+    /// Returns true for a field that requests a stream, if the response of this request must not be a stream. The
+    /// provider request does not contain it.
     fn drops(&self, name: &str) -> bool {
         self.is_whole && STREAM_FIELDS.contains(&name)
     }

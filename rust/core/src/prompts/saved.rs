@@ -78,7 +78,7 @@ pub enum SharedWith {
     Everyone(Box<str>),
 }
 
-/// One version. It is compiled at its first use.
+/// One version of a prompt. It is compiled at its first use.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SavedVersion {

@@ -24,7 +24,7 @@ pub(crate) const MAX_INLINE_PEEK_BYTES: usize = 1024 * 1024;
 /// Maximum bytes at the start of a form that the gateway waits for to find the model.
 const MAX_FORM_PREFIX_BYTES: usize = 64 * 1024;
 
-/// Reads what must be known about a body before it is forwarded: its model, user and stream flag.
+/// Reads the fields of a body that must be known before it is forwarded: its model, user and stream flag.
 pub(crate) async fn read_body_fields(
     limits: BodyLimits,
     client_request: &ClientRequest<'_>,

@@ -28,7 +28,7 @@ pub fn request_usage(
     }
 }
 
-/// Same as `request_usage` for a large body: edits it on a blocking thread, so that other requests do not wait.
+/// Does the same as `request_usage` for a large body on a blocking thread, so that other requests do not wait.
 pub async fn request_usage_blocking(
     client_request: &ClientRequest<'_>,
     target: &Target<'_>,

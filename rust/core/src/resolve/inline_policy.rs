@@ -97,7 +97,7 @@ impl TargetResolver<'_> {
         Err(refused(format!("these options use the credentials of the machine itself, and {reason}")))
     }
 
-    /// With `block_inline_config`, rejects every choice that is not stored.
+    /// If `block_inline_config` is set, rejects every choice of the request that is not stored.
     pub(crate) fn check_inline_allowed(&self) -> Result<()> {
         if !self.settings.block_inline_config && !self.snapshot.blocks_inline_config(self.caller.workspace()) {
             return Ok(());

@@ -81,8 +81,9 @@ impl<'c> TargetResolver<'c> {
         exposed.map_or(Ok(()), |what| Err(Error::Prompt(PromptError::TextHidden { what })))
     }
 
-    /// Rejects a provider that is neither saved nor named by a saved config, if the key may not render prompts: the
-    /// request would decide its address or its credential, and so who gets the text.
+    /// Rejects a provider that is not stored, if the key may not render prompts. Otherwise the request would decide its
+    /// address or its credential, and so who gets the text. Saved providers, and those that a saved config names, are
+    /// stored.
     pub(super) fn reject_unsaved_provider(
         &self,
         saved: Option<&SavedProvider>,
@@ -126,7 +127,7 @@ fn find_reader(node: &Node) -> Option<&'static str> {
     node.targets.iter().find_map(find_reader)
 }
 
-/// Rejects a config that changes what a shared prompt sends to the provider of its owner.
+/// Rejects a config that changes the request that a shared prompt sends to the provider of its owner.
 pub(super) fn reject_changes_by_config(prompt: &PromptIdentity, parameters: &Parameters) -> Result<()> {
     let is_allowed = PromptProvider::is_field_of_caller;
     let is_limit = |field: &str| PromptProvider::TOKEN_FIELDS.contains(&field);

@@ -22,7 +22,7 @@ use crate::{
 pub enum CredentialOrigin {
     /// The request sent the credential, so it may access everything the credential allows.
     Request,
-    /// The credential is stored, so the request may access only what the credential was stored for.
+    /// The credential is stored, so the request may access only the resources for which it was stored.
     Stored,
 }
 

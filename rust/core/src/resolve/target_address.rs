@@ -46,7 +46,8 @@ impl<'c> TargetResolver<'c> {
             saved.options.copy_accepted(provider.row().options, &mut options);
             saved.api_key.is_some() || has_credential(provider, &options)
         });
-        // Stored header fields alone also fix the address, but any credential may go with them.
+        // Stored header fields are sent only to the stored address, even without a stored credential. Any credential
+        // may be sent with them.
         let keeps_fields = saved.is_some_and(SavedProvider::has_header_fields);
         let stored = (keeps_fields && !has_own).then(|| options.clone());
         let add_node_options = |options: &mut Options| {

@@ -234,7 +234,7 @@ impl<'c> TargetResolver<'c> {
         let pinned = node.provider.as_deref().map(|name| self.find_provider(name)).transpose()?.or(sent);
         match (pinned, addressed) {
             (Some(named_provider), Some((slug, rest))) => {
-                // At some providers, model names begin with `@`.
+                // Some providers have model names that begin with `@`.
                 let is_slug = self.snapshot.find_provider(self.caller.workspace(), slug).is_some()
                     || self.shared_provider().is_some_and(|shared| *shared.slug == *slug);
                 Ok((named_provider, is_slug.then_some(rest)))
@@ -249,8 +249,8 @@ impl<'c> TargetResolver<'c> {
         }
     }
 
-    /// Rejects the headers with default guardrails. Only keys, workspaces and organisations define those; a request
-    /// that asks for checks must not be served without them.
+    /// Rejects the headers that name default guardrails. Only keys, workspaces and organisations define default
+    /// guardrails. A request that asks for checks must not be served without them.
     fn reject_guardrail_headers(&self) -> Result<()> {
         let ControlHeaders { input_guardrails, output_guardrails, .. } = self.client_request.control;
         let lists = [
@@ -361,7 +361,7 @@ fn is_form_content_type(kind: &[u8]) -> bool {
         || headers::is_json_media_type(kind)
 }
 
-/// Returns true if an invalid inline config would name no provider or target even without its errors.
+/// Returns true if an inline config names no provider and no target. Used for invalid configs.
 fn lacks_provider(config: &str) -> bool {
     let read = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(config);
     read.is_ok_and(|map| !["provider", "targets", "virtual_key"].iter().any(|key| map.contains_key(*key)))

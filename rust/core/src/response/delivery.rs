@@ -42,8 +42,9 @@ use crate::{
 use penstock_llm::stream::transcript::StreamFormat;
 use std::sync::Arc;
 
-/// Content types of streams.
+/// Content type of SSE streams.
 const SSE_CONTENT_TYPE: &str = "text/event-stream";
+/// Content type of AWS event streams.
 const AWS_EVENT_STREAM_CONTENT_TYPE: &str = "application/vnd.amazon.eventstream";
 
 /// Responses up to this size are read completely before they are sent to the client.

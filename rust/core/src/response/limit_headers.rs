@@ -1,5 +1,5 @@
-//! Header fields that report what is left of a caller's limits: `RateLimit` and `RateLimit-Policy` of the IETF's draft,
-//! and the gateway's own. The provider's `x-ratelimit-*` fields stay as they are.
+//! Header fields that report the rest of a caller's limits: `RateLimit` and `RateLimit-Policy` of the IETF's draft, and
+//! the gateway's own. The provider's `x-ratelimit-*` fields stay as they are.
 
 use penstock_net::headers::Headers;
 

@@ -42,15 +42,15 @@ pub fn may_failure_repeat_secrets(result: &Result<UpstreamResponse>) -> bool {
     }
 }
 
-/// Masks the stored secrets in a result that turned out to be a failure after its head arrived, for example an error
-/// with status 200.
+/// Masks the stored secrets in a result that is a failure although its head did not show it, for example an error with
+/// status 200.
 pub async fn mask_failure(
     state: &GatewayState,
     target: &Target<'_>,
     result: Result<UpstreamResponse>,
 ) -> Result<UpstreamResponse> {
     let issued = match &target.grant {
-        // The credential cache has it, because the request was sent with it.
+        // The credential cache still contains the credential, because the request was sent with it.
         Some(grant) => credentials::fetch_credential(state, target, grant).await.ok(),
         None => None,
     };
@@ -110,8 +110,8 @@ pub async fn mask_stored_secrets(
 }
 
 /// Masks the stored secrets in a successful response, chunk by chunk. A provider may repeat them in an error event of a
-/// stream. It may repeat secrets that a saved config adds to the request anywhere. A complete response that turns out
-/// to be an error is masked then.
+/// stream. Secrets that a saved config adds to the request may be repeated in any part of a response. A complete
+/// response that turns out to be an error is masked by `mask_failure`.
 pub fn mask_success(
     target: &Target<'_>,
     fetched: Option<&str>,
@@ -214,7 +214,7 @@ fn mask_headers(headers: &Headers, secrets: &[Vec<u8>]) -> Headers {
 /// Secrets in the spellings in which they may be repeated. Searching takes time in proportion to the text, whatever the
 /// number of secrets.
 pub struct SecretMask {
-    /// `None` if there are no secrets.
+    /// Searches for the secrets; `None` if there are none.
     search: Option<AhoCorasick>,
 }
 
@@ -243,7 +243,7 @@ impl SecretMask {
         masked
     }
 
-    /// Returns the begin of the secret that extends beyond `position`, or `position` if there is none.
+    /// Returns the beginning of the secret that extends beyond `position`, or `position` if there is none.
     fn start_of_match_at(&self, bytes: &[u8], position: usize) -> usize {
         let mut matches = self.search.iter().flat_map(|search| search.find_iter(bytes));
         matches.find(|matched| matched.end() > position).map_or(position, |matched| matched.start().min(position))
@@ -310,7 +310,8 @@ fn mask_errors(secrets: Vec<String>, is_everywhere: bool) -> impl FnMut(Option<B
     }
 }
 
-/// Returns a transform that masks the secrets of a stream of chunks. Holds back what may be the beginning of a secret.
+/// Returns a transform that masks the secrets in a stream of chunks. Holds back bytes that may be the beginning of a
+/// secret.
 pub fn mask_chunks(secrets: Vec<Vec<u8>>) -> impl FnMut(Option<Bytes>) -> Bytes + Send + 'static {
     let mask = SecretMask::new(&secrets);
     let mut buffered = Vec::new();

@@ -96,8 +96,8 @@ pub async fn normalise_response(
     }
 }
 
-/// Turns a response that is an error into one with an error status, so that retries, fallbacks and the cache treat it
-/// as a failure. Some providers and proxies send errors with the status 200.
+/// Gives a response that is an error an error status, so that retries, fallbacks and the cache treat it as a failure.
+/// Some providers and proxies send errors with the status 200.
 pub async fn expose_error_status(
     operation: Operation,
     incoming: IncomingResponse,
@@ -134,7 +134,7 @@ pub async fn expose_error_status(
     Ok(IncomingResponse { head, body })
 }
 
-/// Returns true if this response may be an error with a success status: JSON that is not known to be long.
+/// Returns true if this response may be an error with a success status: JSON that is short or of unknown length.
 pub fn may_hide_error(operation: Operation, incoming: &IncomingResponse) -> bool {
     let head = &incoming.head;
     head.status == 200

@@ -12,7 +12,7 @@ const MAX_DEPTH: usize = 64;
 /// The output may have this many bytes per byte of input, plus `MAX_EXTRA_BYTES`. JSON that would exceed this limit is
 /// returned unchanged.
 const MAX_GROWTH_FACTOR: usize = 4;
-/// Bytes that the output may have in addition.
+/// Bytes that the output may have in addition to those that `MAX_GROWTH_FACTOR` allows.
 const MAX_EXTRA_BYTES: usize = 64 * 1024;
 
 /// Returns true if the query contains `pretty` with any value. On proxied paths the parameter belongs to the provider.

@@ -58,7 +58,7 @@ pub struct ResponseStream {
     settled: Option<SettledStream>,
     /// Spool in which the record must be on the disk before the client gets the last chunk.
     durable_spool: Option<Arc<Spool>>,
-    /// What `next` returns once the record is on the disk. Survives if `next` is cancelled meanwhile.
+    /// Chunk or end that `next` returns once the record is on the disk. Survives if `next` is cancelled meanwhile.
     held_end: Option<NextChunk>,
 }
 
@@ -67,7 +67,7 @@ type NextChunk = Result<Option<Bytes>, BodyTruncated>;
 
 /// Data of a stream that is still needed after its record is closed.
 struct SettledStream {
-    /// True if usage must be removed from what follows.
+    /// True if usage must be removed from the remaining chunks.
     hides_usage: bool,
 }
 
@@ -165,7 +165,7 @@ impl ResponseStream {
                 Some(Ok(bytes)) => {
                     let bytes = self.process_chunk(bytes);
                     if self.has_empty_end() {
-                        // The client must not get the end of a response that has nothing in it.
+                        // The client must not get the end of an empty response.
                         self.partial_event.take_held();
                         if self.try_resume(None).await {
                             continue;
@@ -235,7 +235,7 @@ impl ResponseStream {
         let is_read = self.body.is_done();
         let is_complete = match &self.meter {
             ResponseMeter::SseEvents(meter) => {
-                // A pending cache entry also needs what follows the terminal event.
+                // A pending cache entry also needs the bytes after the terminal event.
                 let has_ended = meter.is_terminated() && record.log.pending_cache_entry.is_none();
                 (has_ended || is_read) && !meter.is_truncated(false, self.expects_end_event)
             }

@@ -388,7 +388,8 @@ impl<'w> RouteExecutor<'w> {
         result
     }
 
-    /// Sends one request. A response that breaks off before anything could be passed on counts as failed.
+    /// Sends one request. A response that breaks off before its first bytes could be sent to the client counts as
+    /// failed.
     async fn send_once(&mut self, node: &'w Node, target: &Target<'_>, body: Body) -> Result<UpstreamResponse> {
         let started_at = Instant::now();
         let attempted = if self.is_websocket {
@@ -420,7 +421,8 @@ impl<'w> RouteExecutor<'w> {
         if let (Some(hooks), Err(error)) = (&self.hooks, &mut result) {
             hooks.hide_unread_text(error);
         }
-        // Guardrails may have to redact the text, and without bodies no text of the provider is recorded.
+        // The message is recorded only without guardrails, which may have to redact it, and only if bodies are
+        // recorded.
         if let (Ok(response), None, true) = (&result, &self.hooks, self.log.bodies.is_recording())
             && let Some(body) = response.error_body()
         {

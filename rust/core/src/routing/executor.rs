@@ -118,7 +118,8 @@ enum FirstAttempt<'w> {
     Hedged((&'w Node, usize), &'w FallbackPolicy, &'w Hedge),
 }
 
-/// Execution state of one request: the current attempt, and what limits further attempts at the targets of its config.
+/// Execution state of one request: the current attempt, and the limits on further attempts at the targets of its
+/// config.
 pub(crate) struct RouteExecutor<'w> {
     pub state: &'w GatewayState,
     pub resolver: &'w TargetResolver<'w>,

@@ -29,7 +29,7 @@ impl<'w> FallbackLevel<'w> {
     }
 }
 
-/// Failure of a target that was tried, and what the log contains about this target.
+/// Failure of a target that was tried, with the log fields that describe this target.
 pub(super) struct TriedFailure {
     result: Result<UpstreamResponse>,
     path: Arc<str>,

@@ -1,4 +1,4 @@
-//! Routing of a request to the targets of its config. Chooses the target, and decides what happens when one fails.
+//! Routing of a request to the targets of its config. Chooses the target, and the next one if a target fails.
 
 mod attempts;
 pub(crate) mod cache_lookup;

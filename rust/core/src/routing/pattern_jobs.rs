@@ -20,7 +20,7 @@ static SEARCHES: LazyLock<FairPermits> = LazyLock::new(|| FairPermits::new(2, 1)
 /// Maximum wait for the patterns of other requests.
 const MAX_PERMIT_WAIT: Duration = Duration::from_secs(5);
 
-/// Patterns to match with texts of one request. Each source is copied once.
+/// Patterns to match with texts of one request. The text of each source is copied once.
 pub(super) struct PatternJobs {
     texts: HashMap<ValueSource, Option<String>>,
     patterns: Vec<(Pattern, ValueSource)>,

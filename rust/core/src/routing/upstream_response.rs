@@ -102,7 +102,7 @@ impl UpstreamResponse {
     }
 
     /// Waits until the body has begun, or is complete if it is small. Nothing is sent to the client before that, so a
-    /// break counts as a failed attempt. A stream that stays silent for `max_wait` counts as begun.
+    /// response that breaks off counts as a failed attempt. A stream that stays silent for `max_wait` counts as begun.
     pub(crate) async fn await_body_start(&mut self, operation: Operation, max_wait: Duration) -> Result<()> {
         let Self { incoming: IncomingResponse { head, body }, deadline, .. } = self;
         // Both futures are pinned here, because an async function stores its arguments twice.
@@ -224,7 +224,7 @@ impl UpstreamResponse {
         }
     }
 
-    /// Reads the rest of a short body, so that the connection can be reused while the response is kept.
+    /// Reads the rest of a short body, so that the connection can be reused while the response is stored.
     pub(crate) async fn release_connection(mut self) -> Self {
         let body = &mut self.incoming.body;
         if body.content_length().is_some_and(|length| length <= MAX_DISCARDED_BYTES) {

@@ -15,7 +15,7 @@ const DEFAULT_TTL_SECONDS: u64 = 3600;
 
 #[derive(Debug, Clone, Default)]
 pub struct LoadBalancer {
-    /// Sum of the weights up to and including each target, in config order.
+    /// Sums of weights: for each target in config order, the sum up to and including its own weight.
     cumulative_weights: Vec<f64>,
     /// Hash that identifies each target by its name, independent of its position.
     target_hashes: Vec<u64>,

@@ -13,7 +13,7 @@ pub struct ImagePrices(NameMap<NameMap<u64>>);
 /// Key of the price that applies to each quality or size without a price of its own.
 const DEFAULT_KEY: &str = "default";
 
-/// Quality or size of images whose form was not read yet.
+/// Quality or size of the images of a request whose form body was not read yet.
 pub const ANY: &str = "any";
 
 impl ImagePrices {
@@ -22,7 +22,7 @@ impl ImagePrices {
         (!prices.is_empty()).then(|| Box::new(Self(prices)))
     }
 
-    /// Returns a copy in which `other` has converted each price.
+    /// Returns a copy with each price converted by `other`.
     pub fn map_prices(&self, other: impl Fn(u64) -> u64) -> Self {
         let sizes = |sizes: &NameMap<u64>| sizes.iter().map(|(size, price)| (size.clone(), other(*price))).collect();
         Self(self.0.iter().map(|(quality, prices_by_size)| (quality.clone(), sizes(prices_by_size))).collect())
@@ -39,7 +39,8 @@ impl ImagePrices {
     /// assumes the highest one.
     pub fn highest_cost(&self, image_params: &ImageParams) -> u128 {
         let highest = || self.0.values().flat_map(BTreeMap::values).max().copied().unwrap_or(0);
-        // The price that applies to names without their own says nothing about images of any name.
+        // The default price is not an upper bound if the quality or size is unknown, because a listed price may be
+        // higher.
         let is_any = [&image_params.quality, &image_params.size].iter().any(|name| name.as_str() == ANY);
         let known = if is_any { None } else { self.cost(image_params) };
         known.unwrap_or_else(|| u128::from(highest()) * u128::from(image_params.count))

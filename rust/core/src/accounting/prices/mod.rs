@@ -33,7 +33,7 @@ const SECONDS_PER_DAY: u64 = 86_400;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cost {
     pub nanodollars: u64,
-    /// `None` if the request is free of charge, so that no price was applied.
+    /// Version of the price that was applied; `None` if the request is free of charge.
     pub price_version: Option<Box<str>>,
 }
 
@@ -176,7 +176,7 @@ impl RequestPricing {
 #[derive(Debug)]
 pub struct Price {
     pub version: Box<str>,
-    /// Start of its validity in Unix seconds.
+    /// Start of the price's validity, in Unix seconds.
     valid_from: Option<u64>,
     /// Daily validity window in seconds of the day (UTC): start inclusive, end exclusive. The window may cross
     /// midnight.

@@ -130,7 +130,7 @@ impl RateTiers {
         Self { base_rates: resolve_rates(published, 0), tiers }
     }
 
-    /// Returns a copy in which `other` has converted each set of rates.
+    /// Returns a copy with each set of rates converted by `other`.
     pub fn map_rates(&self, other: impl Fn(&Rates) -> Rates) -> Self {
         let tiers = self.tiers.iter().map(|(start, rates)| (*start, other(rates))).collect();
         Self { base_rates: other(&self.base_rates), tiers }

@@ -24,19 +24,19 @@ use crate::{
 #[serde(deny_unknown_fields)]
 pub struct BatchRecordInput {
     id: Uuid,
-    /// Milliseconds since the Unix epoch.
+    /// Time of the request, in milliseconds since the Unix epoch.
     created_at: u64,
     trace_id: String,
     /// Path with its `/v1` prefix.
     path: String,
-    /// Slug of the provider.
+    /// Slug of the provider that ran the batch line.
     provider: String,
     model: String,
     status: u16,
     api_key_id: Option<String>,
     /// Value of the metadata header: a JSON object.
     metadata: Option<String>,
-    /// Prices of the model with which the saved provider overrides the price list.
+    /// Prices that the saved provider has for the model, in place of those of the price list.
     #[serde(default)]
     prices: Vec<PublishedPrice>,
     /// Adjustment of all prices of the saved provider.

@@ -61,7 +61,7 @@ pub struct RecordIdentity {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct ProviderIdentity {
     pub slug: Box<str>,
-    /// `None` for a provider of the settings file.
+    /// Id of the saved provider; `None` for a provider of the settings file.
     pub id: Option<Box<str>>,
     pub integration_id: Option<Box<str>>,
 }
@@ -70,7 +70,7 @@ pub struct ProviderIdentity {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct ConfigIdentity {
     pub slug: Box<str>,
-    /// `None` for a config of the settings file.
+    /// Id of the saved config; `None` for a config of the settings file.
     pub id: Option<Box<str>>,
     pub version_id: Option<Box<str>>,
 }
@@ -144,7 +144,7 @@ pub struct RecordDetails {
     pub translation_clock: Option<TranslationClock>,
     /// Results of guardrails.
     pub hook_results: Option<SharedHookResults>,
-    /// Number of guardrail results that the end of the record contains at least.
+    /// Number of guardrail results when the end of the record is written. The end contains at least these results.
     recorded_hooks: usize,
     /// Counter of the requests that guardrails send to models. Created when a guardrail may send one.
     guardrail_questions: OnceLock<Arc<AtomicUsize>>,
@@ -169,7 +169,7 @@ impl RecordDetails {
         Arc::clone(self.guardrail_questions.get_or_init(Arc::default))
     }
 
-    /// Stores the current number of guardrail results. The end of the record will contain at least these.
+    /// Stores the current number of guardrail results, just before the end of the record is written.
     pub fn mark_hooks_recorded(&mut self) {
         self.recorded_hooks = self.hook_count();
     }
@@ -234,8 +234,8 @@ impl RecordDetails {
         }
     }
 
-    /// Records the message in the body of the provider's error. The response to the client has only that of the last
-    /// attempt.
+    /// Records the message in the body of the provider's error, because the response to the client contains only the
+    /// message of the last attempt.
     pub fn describe_last_attempt(&mut self, error_body: &[u8]) {
         if let Some(attempt) = self.attempts.last_mut() {
             attempt.provider_message = find_error_message(error_body);

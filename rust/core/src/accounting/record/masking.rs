@@ -110,8 +110,8 @@ const IDENTIFIER_HEADERS: [&str; 7] = [
 /// Maximum length of a value that is shown. The rest of a longer value is cut off.
 const MAX_SHOWN_VALUE_BYTES: usize = 2048;
 
-/// Writes headers. Masks those that are not known to be harmless, and those in `listed`, whose names are in lower case.
-/// `prefixes` are the prefixes of control headers.
+/// Writes headers. Masks the values of headers that are not known to be harmless, and of those in `listed` (lower-case
+/// names). `prefixes` are the prefixes of control headers.
 pub fn write_masked_headers(
     fields: &mut ObjectWriter<'_>,
     headers: &Headers,
@@ -162,7 +162,7 @@ fn strip_url_secrets(url: &str) -> &str {
     rest.split(['?', '#']).next().unwrap_or_default()
 }
 
-/// Returns path and query. Masks the values of parameters that may be secrets.
+/// Returns the path and query of a request. Masks the values of parameters that may be secrets.
 pub fn mask_url(head: &RequestHead) -> Cow<'_, str> {
     if head.query.is_empty() {
         return Cow::Borrowed(&head.path);

@@ -77,7 +77,7 @@ enum AmendmentStatus {
     Follows,
 }
 
-/// Memory for records of requests without a valid key.
+/// Maximum bytes of the records of requests without a valid key that wait in memory.
 const REFUSED_OUTBOX_BYTES: usize = 512 * 1024;
 
 /// Destination of records, shared by all requests of a worker.
@@ -359,7 +359,7 @@ impl Record {
         }
     }
 
-    /// Returns what the request has used until now, for its limits.
+    /// Returns the usage of the request until now, for its limits.
     pub(crate) fn usage_so_far(&self) -> RequestUsage {
         self.limit_usage(self.log.cost(self.created_at.as_secs()).as_ref())
     }

@@ -19,7 +19,7 @@ pub type Owner = u64;
 #[derive(Default)]
 struct Pending {
     lines: Vec<u8>,
-    /// For each owner, the number of all its unacknowledged bytes, and of those in `lines`.
+    /// For each owner, the number of all its unacknowledged bytes, and the number of those that are in `lines`.
     owners: HashMap<Owner, (usize, usize)>,
     /// For each batch that `take_pending` returned, the number of bytes of each owner. The oldest batch is first.
     taken: VecDeque<Vec<(Owner, usize)>>,
@@ -88,7 +88,8 @@ impl Outbox {
     /// Returns all pending lines; `None` if there are none.
     pub fn take_pending(&self) -> Option<Vec<u8>> {
         let mut queue = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
-        // A reused buffer has its full capacity already and its pages mapped. An idle outbox holds no buffer.
+        // Reuses a buffer, because it already has its full capacity and its pages are mapped. An idle outbox holds no
+        // buffer.
         let buffer = mem::take(&mut *self.spare_buffer.lock().unwrap_or_else(PoisonError::into_inner));
         if queue.lines.is_empty() {
             return None;

@@ -24,7 +24,7 @@ enum ClientBody {
     Unchecked(Bytes),
     /// Guardrails have checked the body, and redacted nothing.
     Unchanged(Bytes),
-    /// The body without what guardrails redacted.
+    /// Guardrails have checked the body. This is the redacted body.
     Redacted(Bytes),
 }
 
@@ -36,7 +36,8 @@ pub struct RecordedBodies {
     /// Recorded body of the client, to compare it with the body that was sent upstream.
     client_bytes: Option<Bytes>,
     client_request: ClientBody,
-    /// True if the recorded body is not the client's own, because guardrails redacted it or never checked it.
+    /// True if the recorded body is a replacement for the client's body: redacted by guardrails, or withheld because
+    /// they never checked it.
     hides_client_request: bool,
     /// Body that the current attempt sent.
     upstream_request: Option<Bytes>,
@@ -100,7 +101,7 @@ impl RecordedBodies {
         };
     }
 
-    /// Returns true if the record must not show what the client sent.
+    /// Returns true if the record must not show the body that the client sent.
     pub(super) fn hides_client_request(&self) -> bool {
         self.hides_client_request
     }
@@ -119,7 +120,7 @@ impl RecordedBodies {
         entry.add_complete_body(FrameKind::ClientRequest, body);
     }
 
-    /// Discards the provider's response, because guardrails have removed a part of it.
+    /// Discards the recorded response of the provider, because guardrails have removed a part of it.
     pub(super) fn hide_response(&mut self) {
         self.response_tap = None;
     }

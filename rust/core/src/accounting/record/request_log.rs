@@ -83,8 +83,8 @@ pub struct RequestLog {
     pub is_streaming: bool,
     /// Parser of a form body while it is uploaded. Yields `model` and `stream` once they have arrived.
     pub form: Option<Arc<Mutex<FormScanner>>>,
-    /// Hash of the caller's workspace, 0 without one. `None` until the caller is authenticated or needs no key.
-    /// Workspaces share the memory for records.
+    /// Hash of the caller's workspace; 0 if the caller has none. `None` until the caller is authenticated or needs no
+    /// key. The hash is the owner of the record in `Outbox`, whose memory workspaces share.
     pub admitted_workspace: Option<u64>,
     pub api_key_id: Option<String>,
     pub trace_id: Option<String>,
@@ -109,7 +109,7 @@ pub struct RequestLog {
     pub has_masked_failure: bool,
     /// Request body for token counting. Stored only while its tokens may have to be counted.
     pub count_input: Option<Arc<CountInput>>,
-    /// Usage and what its cost depends on.
+    /// Usage, and the values on which its cost depends.
     pub billing: Billing,
     /// Events of a WebSocket session.
     pub events: Option<Box<SessionEvents>>,
@@ -126,7 +126,7 @@ pub struct RequestLog {
     pub upstream_latency: Option<Duration>,
     /// Entry in the spool; `None` without a spool, and for concurrent attempts.
     pub spool: Option<Arc<SpoolEntry>>,
-    /// Bodies for the spool, until the response is delivered.
+    /// Bodies for the spool. They are collected until the response is delivered.
     pub bodies: RecordedBodies,
     /// Amounts of limits that the request has reserved. `None` if no limit can apply to it.
     pub limits: Option<Box<RequestHolds>>,
@@ -192,7 +192,7 @@ impl RequestLog {
         (self.dropped_params, self.response_report, self.hides_usage) = (dropped, response_report, hides_usage);
     }
 
-    /// Clears what was recorded for a target whose response is not used.
+    /// Clears the fields that were recorded for a target whose response is not used.
     pub fn clear_target(&mut self) {
         (self.provider_model, self.billing.backing_model, self.upstream_latency, self.response_report) =
             (None, None, None, None);

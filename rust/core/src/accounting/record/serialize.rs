@@ -22,14 +22,15 @@ use crate::accounting::{
 };
 use crate::ingress::message::RequestHead;
 
-/// Maximum length of a record. A longer one is written without the parts that have no fixed size.
+/// Maximum length of a record. A longer one is written without its fields of variable length.
 const MAX_RECORD_BYTES: usize = 128 * 1024;
 /// Maximum length of a string in a record that the client chooses.
 const MAX_TEXT_BYTES: usize = 8 * 1024;
-/// Maximum length of a string that the client chooses if it has no valid key, or if the record would be too long.
+/// Maximum length of a string from a client without a valid key, or in a record that would exceed `MAX_RECORD_BYTES`.
 const MAX_STRANGER_TEXT_BYTES: usize = 256;
 
-/// Maximum length of the results of guardrails with the data of their checks. Longer results are written without it.
+/// Maximum length of the results of guardrails, including the data of their checks. Longer results are written without
+/// this data.
 const MAX_HOOK_RESULT_BYTES: usize = 32 * 1024;
 
 /// Appends the record as one JSON object. All durations are in milliseconds.
@@ -72,7 +73,7 @@ pub fn write_refused_record(lines: &mut Vec<u8>, record: &Record, outcome: Outco
     });
 }
 
-/// Writes the fields that every record has. Texts are cut after `limit` bytes.
+/// Writes the fields that every record has. Strings are cut after `limit` bytes.
 fn write_basics(line: &mut ObjectWriter<'_>, record: &Record, limit: usize, outcome: Outcome, took: Duration) {
     let log = &record.log;
     let mut id = Uuid::encode_buffer();
@@ -323,7 +324,8 @@ fn write_usage(line: &mut ObjectWriter<'_>, usage: Option<&Usage>, cost: Option<
         line.number("req_units", request);
         line.number("res_units", response);
         line.number("total_units", request.saturating_add(response));
-        // The units already contain plain input and output, so `usage` is written only if there is more.
+        // The units already contain plain input and output. So `usage` is written only for other kinds of tokens, for
+        // tool uses, or for another service tier.
         let has_parts = usage.input.saturating_add(usage.output) != usage.total();
         if has_parts || usage.tool_uses != ToolUses::default() || usage.service_tier != ServiceTier::Standard {
             line.object("usage", |parts| write_usage_parts(parts, usage));
@@ -344,7 +346,7 @@ fn write_usage(line: &mut ObjectWriter<'_>, usage: Option<&Usage>, cost: Option<
     line.optional_text("price_version", cost.price_version.as_deref());
 }
 
-/// Writes the token counts that add up to the units, and the tool uses.
+/// Writes the tool uses, and the token counts whose sum the units are.
 fn write_usage_parts(parts: &mut ObjectWriter<'_>, usage: &Usage) {
     let counts = [
         ("input", usage.input),

@@ -1,4 +1,5 @@
-//! What a record writes to the spool while its request is handled: its beginning, and the bodies as they pass.
+//! Parts of a record that are written to the spool while its request is handled: its beginning, and the bodies as they
+//! pass.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -14,14 +15,14 @@ use crate::{
 };
 
 impl RequestLog {
-    /// Writes the beginning of the record to the spool, with the request's body. To be called before anything is sent
+    /// Writes the beginning of the record to the spool, with the request's body. Must be called before anything is sent
     /// upstream.
     pub fn begin_record(&mut self, head: &RequestHead, sink: &RecordSink, body: Body) -> Body {
         self.begin_record_with_redaction(head, sink, body, false)
     }
 
-    /// Writes the beginning of the record to the spool. A body that guardrails may redact is written later, when they
-    /// have checked it.
+    /// Writes the beginning of the record to the spool. A body that guardrails may redact is written after they have
+    /// checked it.
     pub fn begin_record_with_redaction(
         &mut self,
         head: &RequestHead,
@@ -51,7 +52,7 @@ impl RequestLog {
         }))
     }
 
-    /// Discards the provider's response if guardrails removed a part of it.
+    /// Discards the recorded response of the provider if guardrails removed a part of it.
     fn hide_redacted_response(&mut self) {
         let results = self.details.hook_results.as_ref();
         if results.is_some_and(|results| results.lock().has_redacted(Stage::Output)) {

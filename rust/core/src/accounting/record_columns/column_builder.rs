@@ -18,7 +18,7 @@ use uuid::Uuid;
 
 /// Key in the metadata of a field whose 16 bytes are a UUID.
 const EXTENSION_KEY: &str = "ARROW:extension:name";
-/// Value for `EXTENSION_KEY`.
+/// Value for `EXTENSION_KEY` that marks a UUID.
 const UUID_EXTENSION: &str = "arrow.uuid";
 const UUID_BYTES: i32 = 16;
 

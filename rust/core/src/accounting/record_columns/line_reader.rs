@@ -6,12 +6,12 @@ use penstock_llm::json::object::read_object;
 
 use super::ColumnType;
 
-/// Reader of lines that mostly have the same keys in the same order.
+/// Reader of record lines. It is fast because most lines have the same keys in the same order.
 pub(super) struct LineReader<'c, 'l> {
     names: Vec<&'c [u8]>,
     by_name: HashMap<&'c [u8], usize>,
-    /// For each column, the one that followed it in an earlier line. The last entry is the first column of that line.
-    /// To compare one name is cheaper than a look-up in `by_name`.
+    /// For each column, the column that followed it in an earlier line. The last entry is the first column of that
+    /// line. Comparing a key with this one name is cheaper than a look-up in `by_name`.
     followers: Vec<usize>,
     /// JSON of each column in the current line.
     values: Vec<Option<&'l [u8]>>,

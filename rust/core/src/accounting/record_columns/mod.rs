@@ -28,7 +28,8 @@ const CREATED_AT: &str = "created_at";
 const ORGANISATION_ID: &str = "organisation_id";
 const WORKSPACE_ID: &str = "workspace_id";
 const DECISIONS: &str = "decisions";
-/// Columns that every batch has, empty instead of null. Others are left out if no record of the batch has a value.
+/// Columns that every batch has; they are empty instead of null. Other columns are left out if no record of the batch
+/// has a value for them.
 const KEY_COLUMNS: [&str; 2] = [ORGANISATION_ID, WORKSPACE_ID];
 
 /// Location of the bodies of a record: the key of a pack and a range of its bytes. A pack is a file with the bodies of
@@ -47,7 +48,7 @@ pub type RecordId = [u8; 16];
 pub struct RecordDecoder {
     columns: Vec<(String, ColumnType)>,
     head: HeadColumns,
-    /// Matches the JSON of `decisions` if a target after the first of a fallback responded.
+    /// Pattern for the JSON of `decisions`. It matches if a target after the first one of a fallback responded.
     fallback_pattern: Regex,
 }
 

@@ -9,15 +9,16 @@ use super::RequestLabel;
 /// Number of histograms per label set.
 pub const HISTOGRAM_COUNT: usize = 10;
 const METHODS: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE"];
-/// Values of the label `endpoint` for requests that are passed through, and for unknown paths.
+/// Value of the label `endpoint` for requests that are passed through.
 const PASS_THROUGH: &str = "proxy";
+/// Value of the label `endpoint` for unknown paths.
 const UNKNOWN_ENDPOINT: &str = "unknown";
 /// Maximum length of the values of optional labels.
 pub const MAX_LABEL_CHARS: usize = 128;
-/// Value of labels beyond the bounds.
+/// Label value for unknown methods, and for all further values when a maximum of `CountBounds` is reached.
 pub const OTHER: &str = "other";
 
-/// A record, with the JSON of its fields that are only sometimes read. Durations are in milliseconds.
+/// A record. Fields that are needed only sometimes stay JSON. Durations are in milliseconds.
 #[derive(Debug, Default)]
 pub struct MeteredRecord<'j> {
     request_method: Cow<'j, str>,
@@ -50,7 +51,7 @@ pub struct MeteredRecord<'j> {
     pub is_amendment: bool,
 }
 
-/// A field has another type than it must have.
+/// Error of a record in which a field has an unexpected type.
 struct InvalidField;
 
 impl<'j> MeteredRecord<'j> {
@@ -149,7 +150,7 @@ impl<'j> MeteredRecord<'j> {
         Some(())
     }
 
-    /// Returns the value of a key of the metadata; `None` unless it is an object of strings.
+    /// Returns the value of a key of the metadata; `None` unless the metadata is an object of strings.
     fn read_metadata(&self, name: &str) -> Option<Cow<'j, str>> {
         let (mut value_of_key, mut is_valid) = (Cow::default(), true);
         if self.metadata.is_empty() {

@@ -48,7 +48,7 @@ pub struct LabelSetCounts {
     pub requests: u64,
     pub tokens: i64,
     pub nanodollars: i64,
-    /// `None` for a histogram without values.
+    /// Histograms in the order of `CountBounds::buckets`; `None` for a histogram without values.
     pub histograms: [Option<Histogram>; HISTOGRAM_COUNT],
 }
 
@@ -59,7 +59,7 @@ pub struct RequestCounts {
     sets: Vec<LabelSetCounts>,
     /// Position in `sets` by `LabelValues::as_bytes`.
     positions: HashMap<Box<[u8]>, usize>,
-    /// Values of each label.
+    /// Values of each label that have occurred so far.
     known_values: Vec<HashSet<String>>,
     verdicts: VerdictCounts,
     overflow_count: u64,

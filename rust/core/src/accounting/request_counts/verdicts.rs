@@ -9,10 +9,10 @@ use serde::{Deserialize, de::IgnoredAny};
 
 use super::{MAX_LABEL_CHARS, OTHER};
 
-/// The same of one record.
+/// Number of results in one record, by the id of a guardrail or check, and its verdict.
 type ById<'j> = HashMap<(Cow<'j, str>, &'static str), u64>;
 
-/// Counts of the guardrails and the checks in the results of one record.
+/// Numbers of verdicts of guardrails and of checks in one record.
 pub(super) struct RecordVerdicts<'j> {
     guardrails: ById<'j>,
     checks: ById<'j>,
@@ -86,7 +86,8 @@ impl MeteredCheck<'_> {
     }
 }
 
-/// Counts the verdicts in the JSON of `hook_results`, which may be empty. Returns `None` if it has another form.
+/// Counts the verdicts in the JSON of `hook_results`, which may be empty. Returns `None` if the JSON has an unexpected
+/// form.
 pub(super) fn count_verdicts(json: &[u8]) -> Option<RecordVerdicts<'_>> {
     let mut counted = RecordVerdicts { guardrails: HashMap::new(), checks: HashMap::new() };
     if json.is_empty() {
@@ -125,7 +126,8 @@ impl VerdictCounts {
         self.overflow_count
     }
 
-    /// Adds the verdicts that are not in `before`, those of the record that an amendment changes.
+    /// Adds the verdicts of a record, `now`. For an amendment, `before` has the verdicts of the record that it changes,
+    /// which are not added again.
     pub(super) fn add(&mut self, now: &RecordVerdicts<'_>, before: &RecordVerdicts<'_>) {
         for (counts, now, before) in [
             (&mut self.guardrails, &now.guardrails, &before.guardrails),

@@ -79,7 +79,7 @@ struct BodyPart {
     is_cut: bool,
     /// True if the body is cut, and no frame with `FLAG_CUT` is written yet.
     has_cut_to_report: bool,
-    /// A complete body, written before `collected`.
+    /// A complete body. It is written before the bytes in `collected`.
     complete: Bytes,
     collected: Vec<u8>,
 }
@@ -206,7 +206,7 @@ impl SpoolEntry {
         }
     }
 
-    /// Writes fields that replace those of the ended record.
+    /// Writes fields that replace those of a record that has already ended.
     pub fn amend(&self, source: Source, write: impl Fn(&mut Vec<u8>)) {
         self.spool.write(source, self.id, false, |batch| batch.add_json(FrameKind::Amend, 0, &write));
     }

@@ -52,7 +52,7 @@ pub const BODY_KINDS: [u8; 4] = [
 /// Kind of a frame with the record of a request that did not pass through this gateway. The control process writes it.
 pub const EXTERNAL_LOG_KIND: u8 = 9;
 
-/// Frames of one event, encoded for a single write.
+/// Frames that are encoded for a single write.
 pub struct FrameBatch<'e, 'b> {
     id: Uuid,
     encoded: &'e mut Vec<u8>,

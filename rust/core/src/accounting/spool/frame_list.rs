@@ -24,7 +24,7 @@ pub struct FrameList<'d> {
 /// A frame of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ListedFrame<'d> {
-    /// Offset in the buffer.
+    /// Offset of the frame in the buffer.
     pub start: usize,
     pub frame: Frame<'d>,
     /// True for an `End` frame whose `Begin` frame is in the buffer, with no body between them. The `Begin` frame is then
@@ -33,8 +33,8 @@ pub struct ListedFrame<'d> {
 }
 
 impl ListedFrame<'_> {
-    /// Returns true for the record of a request that began in the buffer, without bodies, flags and feedback of
-    /// guardrails. It needs only to be stored.
+    /// Returns true for a record that only has to be stored. Its request began in the buffer, and it has no bodies, no
+    /// flags and no feedback of guardrails.
     pub fn is_plain(&self) -> bool {
         static FEEDBACK: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"feedback\":{\""));
         let frame = &self.frame;

@@ -43,7 +43,7 @@ const REFUSED_LIMIT_PERCENT: u64 = 50;
 /// others. Such records may also write this number of bytes per second, and in one burst.
 const REFUSED_BYTES: usize = 512 * 1024;
 
-/// Origin of the frames of an event.
+/// Origin of frames that are written together.
 #[derive(Debug, Clone, Copy)]
 pub enum Source {
     /// A request with a valid key, or one that needs none.
@@ -54,7 +54,7 @@ pub enum Source {
     Bodies,
 }
 
-/// What happened to the frames of an event.
+/// What happened to frames that were written together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Written {
     /// All frames are in the segment.
@@ -116,7 +116,7 @@ pub struct Spool {
 #[derive(Default)]
 struct WriteState {
     writer: Option<SegmentWriter>,
-    /// Reused buffer for the frames of one event.
+    /// Reused buffer in which frames are encoded before they are written.
     buffer: Vec<u8>,
     /// Earliest time of the next write; set after a failed write.
     retry_at: Option<Instant>,
@@ -222,7 +222,7 @@ impl Spool {
         if waits { Written::WithoutBodies } else { Written::Dropped }
     }
 
-    /// Measures the spool, opens it again if it was deleted, and writes the frames that wait in memory. To be called
+    /// Measures the spool, opens it again if it was deleted, and writes the frames that wait in memory. Must be called
     /// every second.
     pub fn maintain(&self) {
         self.used_bytes.store(measure_folder(&self.root), Ordering::Relaxed);

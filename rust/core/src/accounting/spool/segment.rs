@@ -52,7 +52,7 @@ struct Segment {
 
 impl SegmentWriter {
     /// Opens the folder of a writer in `root`, and locks it. If another process holds the lock, uses a folder with the
-    /// process id in its name. A worker that still drains may have the same number.
+    /// process id in its name. The other process can be an old worker with the same number that is still draining.
     pub fn open(root: &Path, mut identity: WriterIdentity, is_durable: bool) -> io::Result<Self> {
         let mut locked = lock_folder(root.join(&identity.writer))?;
         if locked.is_none() {
@@ -68,7 +68,7 @@ impl SegmentWriter {
         Ok(writer)
     }
 
-    /// Appends these parts. After an error, the segment contains none of them, or is abandoned.
+    /// Appends `parts` to the current segment. After an error, the segment contains none of them, or is abandoned.
     pub fn append(&mut self, parts: &mut [IoSlice<'_>], now: impl Fn() -> Duration) -> io::Result<u64> {
         let total: usize = parts.iter().map(|part| part.len()).sum();
         let is_full = |segment: &Segment| segment.bytes + total as u64 > SEGMENT_BYTES;
@@ -98,7 +98,7 @@ impl SegmentWriter {
         files
     }
 
-    /// Returns false if the segment or the lock was deleted, so that what is written would be lost.
+    /// Returns false if the file of the segment or of the lock was deleted, because further frames would be lost.
     pub fn is_intact(&self) -> bool {
         let exists = |file: &File| file.metadata().is_ok_and(|metadata| metadata.nlink() > 0);
         exists(&self.lock) && self.segment.as_ref().is_none_or(|segment| exists(&segment.file))

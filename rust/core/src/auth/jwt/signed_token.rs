@@ -36,7 +36,8 @@ impl SignedToken {
     }
 }
 
-/// Returns the user that the claims name: the first of these claims that is not empty. It must be a string.
+/// Returns the user that the claims name: the first claim in the list below that is set and not empty. It must be a
+/// string.
 pub(super) fn user_claim(claims: &Claims) -> Option<&str> {
     let is_given = |value: &&Value| !value.is_null() && value.as_str() != Some("");
     ["email_id", "sub", "uid"].into_iter().filter_map(|name| claims.get(name)).find(is_given)?.as_str()

@@ -17,14 +17,14 @@ use crate::{
     response::{delivery::UpstreamResponse, mask_secrets, offload::with_content_type},
 };
 
-/// The earliest versions of the Azure storage API do not accept tokens.
+/// Version of the Azure storage API, as a header line. The earliest versions do not accept tokens.
 const STORAGE_VERSION_HEADER: &str = "x-ms-version: 2021-12-02\r\n";
 /// Maximum size of an error body that is read. For a longer one, only the status is reported.
 const MAX_ERROR_BODY_BYTES: usize = 64 * 1024;
 
 /// URL of a blob, with the query that may contain an access signature.
 pub struct BlobUrl<'u> {
-    /// Includes the complete path.
+    /// Address of the blob, including its complete path.
     pub base: BaseUrl,
     query: &'u str,
 }

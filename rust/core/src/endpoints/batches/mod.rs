@@ -1,4 +1,4 @@
-//! Files and batches: which requests the gateway's own store serves, and what provider batches need.
+//! Files and batches: decides which requests the gateway's own store serves, and which need the batch handler.
 
 pub(crate) mod allowlist;
 pub(crate) mod azure_blob_output;
@@ -59,8 +59,8 @@ pub fn is_for_gateway_store(snapshot: &Snapshot, head: &RequestHead, aliases: &[
     }
 }
 
-/// Returns true if the provider name means the gateway itself: its own name, or that of the other gateway whose header
-/// prefix is accepted as an alias.
+/// Returns true if a provider name selects the gateway's own store: `gateway`, or the name in an alias of the header
+/// prefix, such as `portkey` in `x-portkey-`.
 fn is_gateway_name(name: &str, aliases: &[String]) -> bool {
     let other = |alias: &String| alias.strip_prefix("x-").and_then(|alias| alias.strip_suffix('-')) == Some(name);
     name == GATEWAY_PROVIDER || aliases.iter().any(other)

@@ -76,7 +76,7 @@ impl BatchOutputTranslator {
         };
         self.lines = lines;
         if let Err(fault) = read {
-            // A line exceeded the limit: what follows cannot be separated from it, so translation stops.
+            // A line exceeded the limit. Later lines cannot be separated from it, so translation stops.
             self.is_broken = true;
             out.extend(encode_output_line(fault.line_number, "", Err(&fault.to_string())));
         }

@@ -28,7 +28,7 @@ const DEFAULT_LIST_LIMIT: usize = 100;
 /// Maximum size of a provider's list response; real ones are far smaller.
 const MAX_LIST_BYTES: usize = 4 * 1024 * 1024;
 
-/// Handles a file request for one target whose files are kept in a bucket or in datasets.
+/// Handles a file request for one target that stores files in a bucket or in datasets.
 pub async fn handle_file_request(
     state: &GatewayState,
     client_request: &ClientRequest<'_>,

@@ -46,7 +46,7 @@ pub trait UploadSink {
     async fn write(&mut self, bytes: Vec<u8>) -> FileStoreResult<()>;
     /// Completes the upload and returns the file object for the client.
     async fn finish(&mut self) -> FileStoreResult;
-    /// Removes what was uploaded so far.
+    /// Removes the content that was uploaded so far.
     async fn abort(&mut self);
 }
 

@@ -96,14 +96,14 @@ const CLIENT_TOOL_FIELDS: [&str; 5] =
     ["functionDeclarations", "function_declarations", "toolSpec", "input_schema", "cachePoint"];
 /// Maximum length of a name in an error message.
 const MAX_NAME_CHARS: usize = 64;
-/// Number of bytes in which the scheme of a URL ends.
+/// Number of bytes at the start of a text in which the `://` of a URL is searched.
 const MAX_SCHEME_BYTES: usize = 16;
 
 fn shorten(name: &str) -> Cow<'_, str> {
     if name.chars().count() <= MAX_NAME_CHARS { name.into() } else { name.chars().take(MAX_NAME_CHARS).collect() }
 }
 
-/// A number of tokens or responses.
+/// A number of tokens or responses, as a body contains it.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Count {
@@ -211,7 +211,7 @@ struct ValueRead {
     text: Option<String>,
     /// True for the text of a URL with a host, but not for `data:` URLs.
     is_url: bool,
-    /// The object's own `type`.
+    /// Value of the field `type` of an object; `None` for other values.
     kind: Option<String>,
     /// Number of entries of a list that are strings or lists.
     texts: u64,
@@ -327,7 +327,7 @@ impl BodyBounds {
             {
                 self.mark_unbounded(format!("`{key}`"));
             }
-            // Some providers fetch a recording whose data are a URL.
+            // Some providers fetch a recording if its `data` is a URL.
             "data" if value.is_url => self.mark_unbounded("`data` with a URL"),
             _ => (),
         }

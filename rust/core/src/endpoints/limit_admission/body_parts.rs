@@ -1,4 +1,4 @@
-//! Names of fields and types in the JSON bodies of requests, by what they mean for the highest usage of a request.
+//! Names of fields and types in the JSON bodies of requests, grouped by their effect on the highest usage of a request.
 
 /// Meaning of a field at the top level of a body, or of an object that contains further parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub enum BodyField {
     Tools,
     /// Tools in an earlier API version. They are functions of the client.
     Functions,
-    /// Adds input or costs that nobody knows before.
+    /// Adds input or costs that are not known before the response.
     Unbounded,
     /// Messages or other content for the model.
     Messages,

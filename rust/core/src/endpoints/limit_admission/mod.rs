@@ -1,4 +1,5 @@
-//! Checks the limits of a request: numbers of requests once, everything else before each attempt at a target.
+//! Checks the limits of a request: numbers of requests of a caller once, all other amounts before each attempt at a
+//! target.
 
 mod body_bounds;
 mod body_parts;
@@ -33,13 +34,14 @@ use crate::{
     state::snapshot::Workspace,
 };
 
-/// One request reserves at most this fraction (one eighth) of what a hard budget leaves.
+/// One request reserves at most the amount that a hard budget leaves, divided by this number.
 const HELD_FRACTION: u64 = 8;
-/// Number of tokens that one request may reserve even if they exceed that fraction.
+/// Number of tokens that one request may reserve, even if they exceed the part that `HELD_FRACTION` allows.
 const MIN_HELD_TOKENS: u64 = 4096;
 /// Maximum wait after which SDKs may repeat a rejected request. For a longer wait, the response forbids a retry.
 const MAX_RETRY_WAIT_SECONDS: u64 = 60;
-/// Wait that a rejection reports if requests in progress may return a part of what they reserved of a budget.
+/// Wait in milliseconds that a rejection reports if requests in progress may return a part of the budget that they have
+/// reserved.
 const HELD_WAIT_MS: u64 = 2000;
 /// Maximum number of trips to Redis for one request.
 const MAX_ACQUIRES: usize = 16;
@@ -121,8 +123,8 @@ pub(crate) fn is_limited(target: &Target<'_>, log: &RequestLog) -> bool {
     log.limits.is_some() || target_rules(target).iter().any(Option::is_some)
 }
 
-/// Ends the previous attempt, and reserves in all limits what an attempt at a target may use. Returns the body to send.
-/// If a hard budget applies and the request does not bound its response, the body gets such a bound.
+/// Ends the previous attempt, and reserves in all limits the amount that an attempt at a target may use. Returns the
+/// body to send. If a hard budget applies and the request does not bound its response, the body gets such a bound.
 ///
 /// # Errors
 /// If a limit of the target or of the caller leaves less than the attempt needs.
@@ -176,7 +178,7 @@ pub(crate) async fn admit_attempt(
     })
 }
 
-/// Reserves what a session has used so far.
+/// Reserves the amount that a session has used so far.
 ///
 /// # Errors
 /// If nothing is left of a budget, so that the session must end.
@@ -274,7 +276,7 @@ fn affordable_tokens<const COUNT: usize>(
         })
     });
     let affordable = affordable.min()?;
-    // One request does not reserve everything that is left, unless little is left.
+    // If much is left, one request reserves only a part of it, so that others can run too.
     let share = (affordable / HELD_FRACTION).clamp(MIN_HELD_TOKENS, MAX_OUTPUT_TOKENS);
     Some(affordable.min(share) / bounds.choices()).filter(|tokens| *tokens > 0)
 }
@@ -329,8 +331,7 @@ fn limit_subject<'r>(
     }
 }
 
-/// Returns the error that tells the client which limit was exceeded. `unbounded` describes the part of the request
-/// whose usage has no bound.
+/// Returns the error for the exceeded limit. `unbounded` describes the part of the request whose usage has no bound.
 fn rejection_error(rejection: &Rejection, unbounded: Option<&str>, now_ms: u64) -> Error {
     let Rejection { rule, remaining, .. } = rejection;
     if let (Some(what), UNBOUNDED) = (unbounded, rejection.needed) {

@@ -23,8 +23,8 @@ use crate::{
 /// Maximum number of limits in one overview.
 const MAX_SHOWN: usize = 300;
 
-/// Describes the limits of an attempt at a target, those of the caller included: what they leave, and what the request
-/// needs of them.
+/// Describes the limits of an attempt at a target and those of its caller. Each has the amount that is left and the
+/// amount that the request needs.
 pub(crate) async fn describe_limits(
     state: &GatewayState,
     client_request: &ClientRequest<'_>,

@@ -1,5 +1,5 @@
-//! Bounds of what a request may use. Soft budgets reserve what requests usually use; hard budgets reserve the maximum
-//! that the request can use, and reject a request without such a bound.
+//! Bounds of the usage of a request. Soft budgets reserve the usual amount of requests. Hard budgets reserve the
+//! maximum that the request can use, and reject a request without such a bound.
 
 use penstock_llm::{
     api_format::ImageParams,
@@ -21,7 +21,7 @@ use crate::{
 
 /// Assumed number of tokens of a response, if earlier requests give no estimate and the request sets no lower limit.
 const USUAL_OUTPUT_TOKENS: u64 = 1024;
-/// A request without any estimate of its usage reserves at most this fraction (one eighth) of a rate limit.
+/// A request without any estimate of its usage reserves at most a rate limit, divided by this number.
 const GUESSED_FRACTION: u64 = 8;
 /// Maximum number of tokens of a response if the request sets no limit.
 pub const MAX_OUTPUT_TOKENS: u64 = 128_000;
@@ -49,7 +49,7 @@ pub struct AttemptPrices<'a> {
     pub pricing: RequestPricing,
     pub provider: &'a str,
     pub model: &'a str,
-    /// Unix seconds.
+    /// Time for which the prices apply, in Unix seconds.
     pub at: u64,
 }
 
@@ -219,7 +219,7 @@ impl UsageBounds {
             Measure::Tokens | Measure::Requests => input.saturating_add(output),
         };
         // The usage of earlier requests is a better estimate than the bounds of this one. Without both, only a part of
-        // a rate limit is reserved. Otherwise the request would wait for a window of which nothing is used.
+        // a rate limit is reserved. Otherwise only an unused window would admit the request.
         let is_guess = self.output_tokens.is_none() && !rule.is_budget();
         let highest = if is_guess { (rule.limit / GUESSED_FRACTION).max(1) } else { rule.limit };
         let bound =

@@ -19,7 +19,7 @@ use crate::{
     response::{delivery::UpstreamResponse, mask_secrets},
 };
 
-/// Sends the upgrade request to one target. `requested_model` is the model as the query names it.
+/// Sends the upgrade request to one target. `requested_model` is the model in the query of the client's request.
 pub(crate) async fn upgrade_target(
     state: &GatewayState,
     client_request: &ClientRequest<'_>,
@@ -70,8 +70,8 @@ pub(crate) async fn upgrade_target(
     }
 }
 
-/// Renders the head of the upgrade request. `model_override` replaces the model in the query, for example to strip a provider
-/// prefix.
+/// Renders the head of the upgrade request. If set, `model_override` replaces the model in the query, for example to
+/// remove a provider prefix.
 fn render_upgrade_head(
     state: &GatewayState,
     client_request: &ClientRequest<'_>,

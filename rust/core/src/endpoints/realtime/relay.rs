@@ -199,7 +199,7 @@ fn set_session_usage(record: &mut Record, meter: &Meter) {
         (!others.is_empty()).then(|| Box::new(SessionUsage { main: meter.usage, others }));
 }
 
-/// Reserves what a session has used so far.
+/// Reserves the amount that a session has used so far.
 ///
 /// # Errors
 /// If nothing is left of a budget.
@@ -214,7 +214,7 @@ async fn extend_limits(state: &GatewayState, record: &mut Record, meter: &Meter)
 }
 
 impl SessionEnd {
-    /// Returns the event that tells the client the reason, before the connection closes.
+    /// Returns the event with the reason that the client receives before the connection closes.
     fn error_event(&self) -> Option<String> {
         let Self::LimitReached(error) = self else { return None };
         let details = json!({"type": "invalid_request_error", "code": error.code(), "message": error.to_string()});

@@ -27,7 +27,7 @@ struct Classification {
     categories: BTreeSet<Category>,
 }
 
-/// Classifies texts, given as JSON, and returns a list with one entry for each.
+/// Classifies texts, given as JSON, and returns a list with one entry for each text.
 ///
 /// # Errors
 /// If the JSON is not a classification.

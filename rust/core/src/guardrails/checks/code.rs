@@ -66,10 +66,12 @@ fn fenced_blocks(text: &str) -> Vec<(&str, &str)> {
     blocks
 }
 
-/// Maximum number of opening braces at which a JSON object is searched in one text, and of fenced objects.
+/// Maximum number of JSON objects that are read from fenced blocks. Also the maximum number of braces at which an
+/// object is searched in other text.
 const MAX_OBJECTS: usize = 100;
 
-/// Returns the JSON objects in a text: those in fenced blocks, or else all spans from a brace to its partner.
+/// Returns the JSON objects in the fenced blocks of a text. Without fenced objects, returns those between an opening
+/// brace and its closing brace.
 pub(super) fn json_objects(text: &str) -> Vec<Value> {
     let parse = |text: &str| {
         let text = text.trim();

@@ -37,7 +37,7 @@ impl ExpectedValues {
         Ok(Self { values, patterns, match_type })
     }
 
-    /// Returns true if a list of values is as expected. `Exact`: it has all expected values and no others.
+    /// Returns true if a list of values is as expected. With `Exact`, it must have all expected values and no others.
     pub fn match_list(&self, actual: &[String]) -> bool {
         let has = |value: &String| actual.contains(value);
         match self.match_type {
@@ -48,7 +48,7 @@ impl ExpectedValues {
         }
     }
 
-    /// Returns true if a single value is as expected. `Exact`: it is one of the expected values.
+    /// Returns true if a single value is as expected. With `Exact`, it must be one of the expected values.
     pub fn match_one(&self, actual: &str) -> bool {
         match self.match_type {
             MatchType::Exact => self.values.iter().any(|value| value == actual),

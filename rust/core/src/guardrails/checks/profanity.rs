@@ -28,7 +28,7 @@ pub(super) const ROWS: &[CheckRow] = &[CheckRow {
     compile: Profanity::compile,
 }];
 
-/// Lists by language.
+/// Lists of profane words by language.
 const LISTS: [(&str, &str); 7] = [
     ("en", include_str!("../data/profanity/en.txt")),
     ("de", include_str!("../data/profanity/de.txt")),

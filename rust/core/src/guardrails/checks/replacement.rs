@@ -1,4 +1,4 @@
-//! Replaces what a pattern matches.
+//! Replaces the matches of a pattern.
 
 use serde::Deserialize;
 use serde_json::{Value, json};

@@ -133,7 +133,7 @@ fn too_costly(rule: &str) -> CheckOutcome {
     CheckOutcome::new(false, json!({"regexPattern": rule, "verdict": false, "explanation": TOO_COSTLY}))
 }
 
-/// Why a pattern did not search a text.
+/// Explanation of a result if a pattern did not search the text.
 pub(super) const TOO_COSTLY: &str = "the text is too long for a regular expression with look-around or back references";
 
 #[derive(Debug)]

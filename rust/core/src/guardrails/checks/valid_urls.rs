@@ -1,5 +1,5 @@
-//! Checks that the URLs in a text exist. A model may have written any of them, so they are called under the policy for
-//! addresses of the gateway, without credentials, and only their heads are read.
+//! Checks that the URLs in a text exist. A model may have written any of them. So the gateway's policy for addresses
+//! applies, no credentials are sent, and only the heads of responses are read.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 

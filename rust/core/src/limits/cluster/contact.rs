@@ -14,7 +14,8 @@ use crate::limits::{node_counters::NodeCounters, now_ms};
 
 /// Bytes of the file: two numbers of 20 digits, separated by a space.
 const FILE_BYTES: usize = 41;
-/// Maximum number of counters in `RedisContact::saved`. Then it is cleared, and counters may be in the file twice.
+/// Maximum number of counters in `RedisContact::saved`. When it is reached, `saved` is cleared, so the file may contain
+/// a counter twice.
 const MAX_SAVED: usize = 100_000;
 
 #[derive(Debug)]
@@ -22,11 +23,11 @@ pub(super) struct RedisContact {
     file: Option<File>,
     /// Time at which the previous process of this worker last reached Redis; 0: never.
     pub time_ms: u64,
-    /// Number by which the previous process divided limits; 0: not known.
+    /// Number by which the previous process divided limits to get its share; 0: not known.
     pub divisor: u64,
     /// True if a process of this worker ran before.
     pub is_restart: bool,
-    /// Time and divisor that this process has saved.
+    /// Time and divisor that this process has written to the file last.
     last: Mutex<(u64, u64)>,
     /// File with the counters of which this worker took a share, one per line.
     shares: Option<PathBuf>,
@@ -63,7 +64,8 @@ impl RedisContact {
         contact
     }
 
-    /// Saves that this worker now sends something to Redis. `divisor` is 0 if it does not change.
+    /// Saves the time at which this worker sends something to Redis, and the divisor that it announces. If `divisor` is
+    /// 0, the saved divisor stays.
     pub fn save(&self, time_ms: u64, divisor: u64) {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let new = (last.0.max(time_ms), if divisor > 0 { divisor } else { last.1 });
@@ -73,7 +75,7 @@ impl RedisContact {
         }
     }
 
-    /// Saves that this worker took a share of a counter.
+    /// Adds a counter of which this worker took a share to the file.
     pub fn add_share(&self, counter_id: &str, group: &str) {
         let mut saved = self.saved.lock().unwrap_or_else(PoisonError::into_inner);
         if saved.len() >= MAX_SAVED {

@@ -1,4 +1,4 @@
-//! What a worker exchanges with Redis outside requests: heartbeats, used amounts, and counters that Redis has lost.
+//! Exchange of a worker with Redis outside requests: heartbeats, used amounts, and counters that Redis has lost.
 
 use std::sync::{Arc, PoisonError, atomic::Ordering};
 
@@ -11,9 +11,10 @@ use crate::{limits::node_counters::NodeCounters, state::shared::redis_counters::
 const IDLE_MS: u64 = 1000;
 /// Interval of writes that only show that this worker is alive.
 const REFRESH_MS: u64 = 10_000;
-/// Pause after Redis has lost the counters, in which no worker takes amounts. All workers write their counters again.
+/// Time after Redis has lost the counters in which no worker takes amounts. In this time, all workers write their
+/// counters again.
 const RESTORE_MS: u64 = 1500;
-/// Interval at which an amount in reserve is adapted to what is left.
+/// Interval at which the reserve of an unused lease is adapted to the amount that is left.
 const RESERVE_REFRESH_MS: u64 = 2000;
 /// Maximum number of counters of a worker that have a reserve.
 const MAX_RESERVES: usize = 256;
@@ -43,7 +44,8 @@ impl WritePlan {
 }
 
 impl ClusterLimiter {
-    /// Returns true while the counters in Redis are being restored.
+    /// Compares the generation of the counters in Redis with the known one. If Redis has lost the counters, marks all
+    /// leases to be written again. Returns true while the counters are being restored.
     pub(super) fn check_generation(&self, current: Option<String>, now_ms: u64) -> bool {
         let mut known = self.generation.lock().unwrap_or_else(PoisonError::into_inner);
         if *known != current {
@@ -68,7 +70,7 @@ impl ClusterLimiter {
         }
     }
 
-    /// Writes what changed, returns unused amounts, and renews leases. It must run a few times in a second.
+    /// Writes changed leases to Redis, returns unused amounts, and renews leases. It must run a few times in a second.
     pub async fn report(&self, ledger: &NodeCounters, now_ms: u64, is_last: bool) {
         if now_ms < self.reported_ms.swap(now_ms, Ordering::Relaxed) {
             self.lock().by_hash.values_mut().for_each(|lease| lease.clamp_times(now_ms));
@@ -155,7 +157,8 @@ impl ClusterLimiter {
         (written, writes, locks)
     }
 
-    /// Reads from Redis what is left of unused counters with a reserve, so that their reserves shrink with it.
+    /// Reads from Redis the amount that is left of unused counters with a reserve, so that their reserves shrink with
+    /// it.
     async fn refresh_reserves(&self, ledger: &NodeCounters, now_ms: u64) {
         if self.is_lost.load(Ordering::Relaxed) {
             return;

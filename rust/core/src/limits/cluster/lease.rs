@@ -43,9 +43,9 @@ pub(super) struct ClusterLease {
     pub past: Vec<(u64, u64)>,
     /// Amount that was left in Redis after the last reply, without `free`.
     pub left: u64,
-    /// `free` when Redis granted the lease last; 0: not in this window.
+    /// Value of `free` when Redis granted the lease last; 0 if it granted none in this window.
     pub granted: u64,
-    /// Time of the last confirmed write; 0: not in this window.
+    /// Time of the last write that Redis confirmed; 0 if it confirmed none in this window.
     pub confirmed_ms: u64,
     /// Time before which no request tries to renew the lease.
     pub retry_ms: u64,
@@ -53,11 +53,11 @@ pub(super) struct ClusterLease {
     pub is_dirty: bool,
     /// True if the lease contains a share that Redis does not know yet.
     pub is_share: bool,
-    /// When a share of a budget was added last.
+    /// Time at which a share of a budget was added last.
     pub share_ms: u64,
-    /// When the reserve was written last.
+    /// Time at which the reserve was written last.
     pub reserved_ms: u64,
-    /// How often operators have reset the usage.
+    /// Number of times that operators have reset the usage.
     pub resets: u64,
     /// Usage of the budget in the ledger.
     pub recorded: u64,

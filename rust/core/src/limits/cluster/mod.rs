@@ -1,6 +1,6 @@
 //! Limits that all nodes share through Redis. A worker takes amounts in advance (a lease), so that most requests change
-//! only its memory. While Redis is away, it uses its leases, and its share of windows that begin meanwhile. The other
-//! workers leave that share unused (see `workers`).
+//! only its memory. While Redis is unavailable, it uses its leases, and its share of windows that begin in that time.
+//! The other workers leave that share unused (see `workers`).
 
 mod contact;
 mod exchange;
@@ -93,7 +93,7 @@ struct LeaseClaim {
     needed: u64,
 }
 
-/// What other workers use of a limit, according to Redis.
+/// Usage of a limit by other workers, according to Redis.
 struct OtherWorkersUsage {
     others: OthersUsage,
     /// Reserved for workers that may have no connection to Redis.
@@ -113,7 +113,7 @@ struct ClusterLeases {
 }
 
 impl ClusterLimiter {
-    /// Creates the leases of a worker. `ledger` contains what previous processes of this worker have saved.
+    /// Creates the leases of a worker. `ledger` contains the data that previous processes of this worker have saved.
     pub fn new(redis: Arc<RedisClient>, name: String, worker_count: u64, ledger: &NodeCounters) -> Self {
         let contact = RedisContact::open(ledger, &name);
         let sent = SentAnnouncement { time_ms: contact.time_ms, divisor: contact.divisor };
@@ -195,7 +195,7 @@ impl ClusterLimiter {
             lease.settled = lease.settled.saturating_add(used);
             let exceeded = used.saturating_sub(hold.amount);
             lease.is_dirty |= hold.rule.is_budget() || exceeded > lease.free;
-            // What exceeds a hold comes out of the lease first.
+            // Usage beyond the hold first reduces the free amount of the lease.
             lease.free = lease.free.saturating_sub(exceeded).saturating_add(hold.amount.saturating_sub(used));
         } else if let Some((_, amount)) = lease.past.iter_mut().find(|(slot, _)| *slot == hold.start_ms) {
             *amount = amount.saturating_sub(hold.amount).saturating_add(used);
@@ -217,7 +217,7 @@ impl ClusterLimiter {
         rows.take(MAX_HELD_SHOWN).collect()
     }
 
-    /// Returns what is left of a limit, as far as this worker knows.
+    /// Returns the amount that is left of a limit, as far as this worker knows.
     pub fn remaining(&self, rule: &LimitRule, group: &str, recorded: u64, now_ms: u64) -> Remaining {
         let part = rule.window.part_at(now_ms);
         let leases = self.lock();
@@ -232,7 +232,8 @@ impl ClusterLimiter {
         }
     }
 
-    /// Takes a new lease from Redis. While Redis is away, adds this worker's share of a window that began meanwhile.
+    /// Takes a new lease from Redis. While Redis is unavailable, adds this worker's share of a window that began in
+    /// that time.
     pub async fn acquire(&self, rule: &RuleRef, group: &str, amount: u64, ledger: &NodeCounters, now_ms: u64) {
         let hash = {
             let mut leases = self.lock();
@@ -252,7 +253,7 @@ impl ClusterLimiter {
         }
     }
 
-    /// Sends the claim of a lease, and adds what is granted. Returns false if Redis did not reply.
+    /// Sends the claim of a lease, and adds the granted amount. Returns false if Redis did not reply.
     async fn send_claim(&self, claim: LeaseClaim, write: &CounterWrite, now_ms: u64) -> bool {
         if self.redis.is_available() {
             self.contact.save(now_ms, 0);
@@ -335,7 +336,8 @@ impl ClusterLimiter {
         let allowed = others.allowed(lease.limit, lease.own_settled(), lease.recorded, lease.corrected);
         let allowed = allowed.saturating_sub(reserved);
         (lease.stale, lease.held_by_others) = (others.stale, others.outstanding);
-        // What requests used meanwhile is settled and no longer outstanding, so the lease cannot grow beyond the claim.
+        // Amounts that requests used meanwhile are settled and no longer outstanding, so the lease cannot grow beyond
+        // the claim.
         let claimed = target.saturating_sub(lease.settled);
         let granted = if is_complete { claimed.min(allowed) } else { lease.held.saturating_add(lease.free) };
         lease.free = granted.saturating_sub(lease.held);

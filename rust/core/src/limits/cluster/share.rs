@@ -18,8 +18,8 @@ use crate::{
     state::shared::redis::QueryError,
 };
 
-/// Interval at which a worker without Redis takes a part of what a budget has left. After it, the ledger contains what
-/// all nodes used before.
+/// Interval at which a worker without Redis takes a part of the amount that a budget has left. After it, the ledger
+/// contains the usage of all nodes before.
 const BUDGET_SHARE_INTERVAL_MS: u64 = 10_000;
 /// A worker takes its share of a budget divided by this number at once, because the ledger may lack recent usage.
 const BUDGET_SHARE_PARTS: u64 = 2;
@@ -29,7 +29,7 @@ const SHARE_PARTS: u64 = 8;
 /// Time after its last contact with the store in which a node uses shares. Other nodes leave them unused for longer.
 const UNSEEN_MS: u64 = 2 * 60 * 1000;
 
-/// What Redis may know of this worker.
+/// Announcements of this worker that Redis may have received.
 #[derive(Debug, Default)]
 pub(super) struct SentAnnouncement {
     /// Time of the newest announcement that Redis may have received.
@@ -39,8 +39,8 @@ pub(super) struct SentAnnouncement {
 }
 
 impl ClusterLimiter {
-    /// Shows the other workers that this one reaches Redis, so that they may use its share of the current windows.
-    /// Returns false if this worker must first write what it used without Redis.
+    /// Announces to the other workers that this one reaches Redis, so that they may use its share of the current
+    /// windows. Returns false if this worker must first write its usage without Redis.
     pub(super) async fn announce(&self, ledger: &NodeCounters, now_ms: u64) -> bool {
         let mut sent = self.announcement.lock().await;
         if self.has_unwritten_shares(now_ms) {
@@ -75,7 +75,7 @@ impl ClusterLimiter {
         true
     }
 
-    /// Shows the other workers that this one has ended, and uses no shares.
+    /// Announces to the other workers that this one has ended, and uses no shares.
     pub(super) async fn announce_end(&self, now_ms: u64) {
         let announcement = Announcement { time_ms: now_ms, divisor: 0, member: self.member };
         let new_generation = format!("{:x}-{now_ms}", self.member);
@@ -124,7 +124,8 @@ impl ClusterLimiter {
                 self.take_share(lease, part, ledger, now_ms)
             }
             LimitWindow::Fixed(_) | LimitWindow::Sliding(_) => 0,
-            // It is not known what others used since, so only the lease of a hard budget is certain.
+            // The current usage of other workers is not known. So only the amount in the lease of a hard budget is
+            // certain.
             _ if lease.is_hard => return,
             _ if !is_reserved || now_ms < lease.share_ms.max(before_ms) + BUDGET_SHARE_INTERVAL_MS => 0,
             _ => {
@@ -166,8 +167,8 @@ impl ClusterLimiter {
         format!("share:{}:{counter_id}", self.name)
     }
 
-    /// Takes a part of the share of a rate limit. A file counts what processes of this worker have taken, so that a
-    /// process that replaces a killed one does not take it again.
+    /// Takes a part of the share of a rate limit. A file counts the amounts that processes of this worker have taken.
+    /// So a process that replaces a killed one does not take them again.
     fn take_share(&self, lease: &ClusterLease, part: SharePart, ledger: &NodeCounters, now_ms: u64) -> u64 {
         let used = lease.own_settled().saturating_add(lease.held).saturating_add(lease.free);
         let unused = part.limit.saturating_sub(used);

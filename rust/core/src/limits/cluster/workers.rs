@@ -9,17 +9,17 @@ use crate::{
     state::shared::redis_counters::HashFields,
 };
 
-/// Time after which a worker that no longer announces itself is forgotten, unless its node is alive according to the
-/// store. By then, the node uses no shares (see `UNSEEN_MS`).
+/// Time after which a worker that no longer announces itself is forgotten, unless the store reports that its node is
+/// alive. By then, the node uses no shares (see `UNSEEN_MS`).
 const FORGET_AFTER_MS: u64 = 3 * 60 * 1000;
-/// The same time for nodes that share no store, where nothing else is known of the worker.
+/// Like `FORGET_AFTER_MS`, but for nodes that share no store. Only its announcements show then that a worker is alive.
 const FORGET_WITHOUT_STORE_MS: u64 = 10 * 60 * 1000;
 /// Maximum age of the store's data about other nodes. With older data, no worker is forgotten.
 const MAX_STORE_AGE_MS: u64 = 30_000;
 /// Time after which a worker that no longer announces itself may use its share of windows that have already begun.
 pub const SILENT_MS: u64 = 1000;
 
-/// What a worker announces.
+/// Announcement of a worker to the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Announcement {
     pub time_ms: u64,
@@ -51,21 +51,21 @@ pub fn parse_announcements(fields: &HashFields, own_name: &str) -> Announcements
     others.filter_map(|(name, value)| Some((name.as_str().into(), Announcement::decode(value)?))).collect()
 }
 
-/// Amount of a limit in a window, or in a part of a sliding window, that workers divide into shares.
+/// Amount of a limit that workers divide into shares, in a window or in a part of a sliding window.
 #[derive(Debug, Clone, Copy)]
 pub struct SharedPart {
     pub window: LimitWindow,
     /// Start of the window, or of the part of a sliding window.
     pub start_ms: u64,
-    /// Amount that is divided.
+    /// Amount that the workers divide.
     pub amount: u64,
 }
 
-/// Other workers that this one knows of.
+/// Other workers, as far as this worker knows them.
 #[derive(Debug, Default)]
 pub struct OtherWorkers {
     known: Announcements,
-    /// Workers that have not announced themselves since Redis lost the counters. What they used is not known.
+    /// Workers that have not announced themselves since Redis lost the counters. Their usage is not known.
     missing: Announcements,
     /// When Redis lost the counters last.
     lost_ms: u64,
@@ -80,8 +80,8 @@ impl OtherWorkers {
         self.lost_ms = now_ms;
     }
 
-    /// Replaces what is known by the announcements in Redis. Returns the names of workers that can be removed from
-    /// Redis: those that are silent for long, unless the store counts them among its members.
+    /// Replaces the known announcements by those in Redis. Returns the names of workers that can be removed from Redis:
+    /// those that have been silent for long, unless the store counts them among its members.
     pub fn update(&mut self, mut announcements: Announcements, members: KnownMembers, now_ms: u64) -> Vec<String> {
         let forget_after_ms = match members.seen_ms {
             0 => FORGET_WITHOUT_STORE_MS,
@@ -115,13 +115,13 @@ impl OtherWorkers {
         self.alive_count.saturating_sub((announcements.len() + missing) as u64 + 1)
     }
 
-    /// Returns true if Redis may lack what another worker used in a part of time that starts at `start_ms`.
+    /// Returns true if Redis may lack the usage of another worker in a part of time that starts at `start_ms`.
     pub fn is_incomplete(&self, announcements: &Announcements, start_ms: u64) -> bool {
         start_ms <= self.lost_ms && self.missing.keys().any(|name| !announcements.contains_key(name))
     }
 
-    /// Returns how much of a limit is reserved for workers that may have no connection to Redis, beyond what `others`
-    /// counts for them already.
+    /// Returns how much of a limit is reserved for workers that may have no connection to Redis. Does not include the
+    /// amounts that `others` already counts for them.
     pub fn reserved(&self, announcements: &Announcements, part: SharedPart, others: &OthersUsage, now_ms: u64) -> u64 {
         let missing = self
             .missing
@@ -137,7 +137,8 @@ impl OtherWorkers {
         let shares = announcements.values().chain(missing).filter(has_share).map(|announcement| {
             let share = part.amount / announcement.divisor.max(1);
             let used = others.by_member.get(&announcement.member).copied().unwrap_or(0);
-            // The share of a budget is what a worker may still use, so its previous usage does not reduce it.
+            // The share of a budget is the amount that a worker may still use, so its previous usage does not reduce
+            // it.
             if part.window.is_budget() { share } else { share.saturating_sub(used) }
         });
         shares.fold(unseen, u64::saturating_add)

@@ -10,7 +10,7 @@ pub(super) struct Lease {
     pub counter_id: Box<str>,
     pub group: Box<str>,
     pub window: LimitWindow,
-    /// Limit of the last request.
+    /// Value of the limit at the last request.
     pub limit: u64,
     pub start_ms: u64,
     pub end_ms: u64,
@@ -22,14 +22,14 @@ pub(super) struct Lease {
     pub held_by_others: u64,
     /// Amount that requests used beyond their holds, not reported yet.
     pub exceeded: u64,
-    /// Amount that was taken without the node's counter, or not reported because the counter was unavailable.
+    /// Amount that was taken or used while the node's counter was unavailable, and that is not reported yet.
     pub unreported: u64,
-    /// Amount that was left in the node's counter, without `free`.
+    /// Amount that is left in the node's counter as far as this worker knows, without `free`.
     pub left: u64,
     /// Amount that was left in the node's counter when this worker last read it.
     pub known_left: u64,
     pub is_share: bool,
-    /// True if what this worker holds has changed since its last report.
+    /// True if the amount that this worker holds has changed since its last report.
     pub is_changed: bool,
     pub used_ms: u64,
     pub recent: RecentAmounts,

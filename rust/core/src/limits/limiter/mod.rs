@@ -74,8 +74,8 @@ impl Limiter {
         }
     }
 
-    /// Takes an amount of a limit. A soft budget gives what is left to the last request, whose real usage may be more.
-    /// Rate limits do not: the leftovers of many workers would admit many such requests in one window.
+    /// Takes an amount of a limit. A soft budget gives its rest to the last request, whose real usage may be more. Rate
+    /// limits do not: the rests of many workers would admit many such requests in one window.
     ///
     /// # Errors
     /// If less than the request accepts is left. Then nothing was taken.
@@ -86,7 +86,7 @@ impl Limiter {
     /// Takes an amount as `take` does. Without `is_last`, the caller can call `acquire` and try again after a failure.
     ///
     /// # Errors
-    /// As `take`.
+    /// Same errors as `take`.
     pub fn take_once(
         &self,
         rule: RuleRef,
@@ -95,7 +95,7 @@ impl Limiter {
         is_last: bool,
         now_ms: u64,
     ) -> Result<(Hold, Remaining), Remaining> {
-        // A request that costs nothing is rejected too once nothing is left.
+        // Even a request without cost needs one unit, so that it is rejected if nothing is left.
         let amount = amount.max(1);
         let is_exact = rule.enforcement == Enforcement::Hard || !rule.is_budget();
         let requested = if is_exact { Amount::exactly(amount) } else { Amount::at_most(amount) };
@@ -153,7 +153,7 @@ impl Limiter {
             lease.held = lease.held.saturating_sub(hold.amount);
             lease.is_changed = hold.rule.is_budget();
             lease.exceeded = lease.exceeded.saturating_add(exceeded);
-            // Usage beyond a hold is first paid from what the lease still has free. Only the rest stays in `exceeded`.
+            // Usage beyond a hold first reduces the free amount of the lease. Only the rest stays in `exceeded`.
             let from_lease = lease.exceeded.min(lease.free);
             lease.exceeded -= from_lease;
             lease.free = lease.free - from_lease + returned;
@@ -185,7 +185,7 @@ impl Limiter {
         rows.take(MAX_HELD_SHOWN).collect()
     }
 
-    /// Returns what is left of a limit, without taking anything.
+    /// Returns the amount that is left of a limit, without taking anything.
     pub fn remaining(&self, rule: &LimitRule, group: &str, now_ms: u64) -> Remaining {
         if let Some(cluster) = &self.cluster {
             let recorded =

@@ -1,5 +1,5 @@
-//! What a worker takes from the node's counters and returns to them: leases, reports of what requests used, and its
-//! share of a limit while the counters cannot be reached.
+//! Exchange of a worker with the node's counters: leases, reports of used amounts, and its share of a limit while the
+//! counters are unavailable.
 
 use super::{
     Limiter,
@@ -48,8 +48,8 @@ impl Limiter {
         group_counts.retain(|_, count| *count > 0);
     }
 
-    /// Does what `report_all` does, in Redis if that is configured. With `is_last`, returns everything that is not
-    /// used.
+    /// Reports to Redis if it is configured, else to the node's counters as `report_all` does. With `is_last`, returns
+    /// all unused amounts.
     pub async fn report_shared(&self, is_last: bool) {
         match &self.cluster {
             Some(cluster) => cluster.report(&self.counters, current_ms(), is_last).await,
@@ -100,9 +100,10 @@ impl Limiter {
         }
         let granted = granted.map(|(grant, _)| grant).or_else(|_| {
             self.metrics.counter_failures.add(1);
-            // Each worker may use its part of what was left.
+            // Each worker may use its share of the amount that was left when it last read the counter.
             let share = lease.known_left / self.worker_count;
-            // A request may need more than the whole share, which must not reject it for as long as the counter is away.
+            // A request may need more than the whole share. It must not be rejected for as long as the counter is
+            // unavailable.
             let requested = if rule.is_budget() { requested } else { Amount::at_most(requested.amount) };
             let grant = self.shares.update(&lease.counter_id, &lease.group, window, |counter| {
                 counter.take(window, now_ms, share, worker, requested)

@@ -77,7 +77,7 @@ pub struct ParkedStream {
 
 /// Interval at which a parked stream checks whether other requests on its connection have ended.
 const PARKED_POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// Polls after the last other request has ended. The server may still be writing its last bytes.
+/// Number of polls after the last other request has ended. The server may still be writing its last bytes.
 const FLUSH_POLLS: u32 = 6;
 
 impl ParkedStream {

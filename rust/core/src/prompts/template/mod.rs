@@ -143,7 +143,7 @@ impl<'t> Parser<'t> {
 
     fn parse(mut self) -> Result<Vec<TemplateNode>, TemplateError> {
         while let Some(tag) = self.find_tag()? {
-            // The line of a tag that stands alone is removed. Variables never count as alone, so their line stays.
+            // If a tag is alone on its line, the line is removed. Variables never count as alone, so their line stays.
             let alone = (!matches!(tag.kind, ' ' | '{' | '&')).then(|| self.lone_line(&tag)).flatten();
             let (text_end, next) = alone.unwrap_or((tag.start, tag.end));
             self.push_text(text_end);
@@ -186,7 +186,8 @@ impl<'t> Parser<'t> {
         Ok(Some(Tag { kind, content, start, end: content_start + length + ending.len() }))
     }
 
-    /// Returns the offsets of the begin of a tag's line and of the next line, if nothing else is on the tag's line.
+    /// Returns the offsets at which the line of a tag and the next line begin. `None` if there is anything else on the
+    /// tag's line.
     fn lone_line(&self, tag: &Tag<'_>) -> Option<(usize, usize)> {
         let before = &self.source[self.position..tag.start];
         let line_start = self.position + before.trim_end_matches([' ', '\t']).len();

@@ -39,7 +39,7 @@ pub enum RenderError {
     UnknownPartial(Box<str>),
     /// A partial with indentation is no valid template.
     InvalidPartial(Box<str>),
-    /// A value would stand outside of a string of JSON, and is neither a number nor `true`, `false` or `null`.
+    /// A value outside of a JSON string would be something other than a number, `true`, `false` or `null`.
     OutsideString(Box<str>),
     TooDeep,
     TooLarge {
@@ -94,7 +94,7 @@ pub struct Renderer<'r, F> {
     /// Names without a value, each once.
     missing: Vec<String>,
     partial_depth: usize,
-    /// Where the output is within JSON; used with `Escape::Json`.
+    /// Position of the end of the output within JSON; used with `Escape::Json`.
     json: JsonPosition,
 }
 
@@ -109,7 +109,7 @@ struct JsonPosition {
 }
 
 impl JsonPosition {
-    /// Reads what was added to the output. Returns true if its end is within a string.
+    /// Reads the bytes that were added to the output. Returns true if its end is within a string.
     fn is_in_string(&mut self, output: &str) -> bool {
         for byte in &output.as_bytes()[self.read..] {
             match byte {
@@ -144,7 +144,7 @@ impl<'r, F: Fn(&str) -> Option<PartialSource<'r>>> Renderer<'r, F> {
         }
     }
 
-    /// Appends the rendered template to `output`. The limits hold for all templates of a renderer together.
+    /// Appends the rendered template to `output`. The limits apply to all templates of a renderer together.
     pub fn render(&mut self, template: &Template, output: &mut String) -> Result<(), RenderError> {
         self.start = output.len();
         self.render_nodes(&template.nodes, &mut Vec::new(), output)?;

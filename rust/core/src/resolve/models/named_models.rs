@@ -177,9 +177,9 @@ impl Target<'_> {
             .map_or(Ok(()), |models| Self::check_head_models(client_request, models, aliases).map(drop))
     }
 
-    /// Adds the check of what `apply_model` does not see: headers that the provider may read, and the fields of a form,
-    /// which may still be arriving. The form may also name the model that an option or the path sets in place of its
-    /// own.
+    /// Adds the check of models that `apply_model` does not see: those in headers that the provider may read, and in
+    /// the fields of a form, which may still be arriving. The form may also name the model that an option or the path
+    /// sets in place of its own.
     pub(crate) fn guard_models(
         &self,
         client_request: &ClientRequest<'_>,

@@ -88,8 +88,8 @@ pub(super) fn find_hooks(resolver: &TargetResolver<'_>, node: &Node, stage: Stag
                 (false, true) => Origin::Organisation,
                 (false, false) => Origin::Workspace,
             };
-            // A default that the config names, too, runs once, after all hooks of the config. Before them, it would not
-            // check what they write.
+            // A default guardrail that the config also names runs once, after all hooks of the config. If it ran before
+            // them, it would not check the texts that they write.
             hooks.retain(|(other, _)| !Arc::ptr_eq(other, &hook));
             hooks.push((hook, origin));
         }

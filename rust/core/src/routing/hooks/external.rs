@@ -35,7 +35,7 @@ pub struct GatewayHosts {
     pub hook: u64,
     /// True if the hook is a saved guardrail.
     pub is_saved: bool,
-    /// `None`: checks cannot call models.
+    /// Access of checks to models. `None`: checks cannot call models.
     pub models: Option<Arc<ModelAccess>>,
 }
 
@@ -139,7 +139,7 @@ impl GatewayHosts {
         let body = if content.is_empty() { Body::empty() } else { Body::Complete(content.to_owned().into()) };
         let body_framing = BodyFraming { is_bodiless: request.method == "HEAD", ..BodyFraming::default() };
         let outgoing = OutgoingRequest { head, body, body_framing, is_replayable: true };
-        // The error names the URL, which may hold a credential.
+        // The original error is not shown, because it contains the URL, which may hold a credential.
         let failed = |_| CheckError::new(format!("{authority} could not be reached"));
         let mut incoming = self.upstream.send(&base.origin, outgoing).await.map_err(failed)?;
         let too_large = || CheckError::new(format!("{authority} returned more than {} bytes", request.max_body_bytes));

@@ -72,7 +72,8 @@ use crate::{
 
 /// Status of a response whose hooks failed but do not deny it.
 const FAILED_STATUS: u16 = 246;
-/// Permits for the bodies that asynchronous hooks hold after their requests have ended: of all workspaces, and of one.
+/// Permits for the bodies that asynchronous hooks hold after their requests have ended: 1024, of which one workspace
+/// can have 768.
 static BACKGROUND: LazyLock<FairPermits> = LazyLock::new(|| FairPermits::new(1024, 768));
 /// Bytes of a body for one such permit.
 const BACKGROUND_BYTES_PER_PERMIT: u32 = 64 * 1024;
@@ -89,7 +90,7 @@ pub(crate) struct TargetHooks {
     restorations: Restorations,
     /// The request as the hooks before it read it, with their changes.
     subject: Arc<HookSubject>,
-    /// True if responses must strictly match the schemas of `OpenAI`, so that streams have no results.
+    /// True if responses must strictly match the schemas of `OpenAI`. Then streams contain no results of hooks.
     is_strict: bool,
     /// Slug of the shared prompt, if the request uses a saved provider of the workspace that owns the prompt. The
     /// caller's own workspace may not have that provider.
@@ -108,7 +109,7 @@ pub(crate) fn route_question<'r>(
     Box::pin(route_request(state, resolver, plan, body, log))
 }
 
-/// Returns what the checks of these hooks need to call other hosts.
+/// Returns the runner with which the checks of these hooks can call other hosts.
 fn build_runner(executor: &RouteExecutor<'_>, before: &[Arc<Hook>], after: &[Arc<Hook>]) -> HookRunner {
     let (state, caller) = (executor.state, executor.resolver.caller);
     HookRunner {
@@ -206,8 +207,8 @@ impl TargetHooks {
         &self.results
     }
 
-    /// Returns true if the response must not be compressed: values are restored in it, or it may contain names of
-    /// values.
+    /// Returns true if the response must not be compressed, because values are restored in it or it may contain
+    /// placeholder names.
     pub fn needs_plain_response(&self) -> bool {
         !self.restorations.is_empty() || self.subject.reading == Reading::StoredOutput && !self.after.is_empty()
     }
@@ -224,7 +225,7 @@ impl TargetHooks {
         response.client_rewriter = build_rewriter(&self.restorations, framing);
     }
 
-    /// Returns what distinguishes these hooks in the key of a cached response.
+    /// Returns the bytes that distinguish these hooks in the key of a cached response.
     pub fn cache_key(&self) -> Vec<u8> {
         let hooks = self.before.iter().chain(&self.after);
         hooks.flat_map(|hook| hook.fingerprint.to_le_bytes()).collect()
@@ -257,7 +258,7 @@ impl TargetHooks {
         if stage == Stage::Output && has_deciding() { self.after_of_client } else { 0 }
     }
 
-    /// Starts asynchronous hooks.
+    /// Starts asynchronous hooks in the background.
     fn run_in_background(&self, gateway: &GatewayState, hooks: Vec<Arc<Hook>>, subject: &Arc<HookSubject>) {
         if hooks.is_empty() {
             return;
@@ -282,7 +283,7 @@ impl TargetHooks {
         });
     }
 
-    /// Returns the response of a denied request or response.
+    /// Returns the response that the client gets if the request or the response is denied.
     fn deny(
         &self,
         state: &GatewayState,
@@ -327,7 +328,7 @@ impl TargetHooks {
         let operation = self.subject.operation;
         let reading = self.subject.reading;
         if reading.unreadable_reason().is_none() {
-            // A retry has results of its own.
+            // Removes the results of a previous attempt, because each attempt has its own.
             self.results.lock().after.clear();
         }
         let framing = response.chunk_format(operation);
@@ -512,7 +513,7 @@ impl TargetHooks {
         Ok(response)
     }
 
-    /// Collects a whole response; `None` if it is too large, in which case its body is still complete.
+    /// Collects a whole response; `None` if it is too large. Then its body still contains all bytes.
     async fn collect(&self, executor: &RouteExecutor<'_>, response: &mut UpstreamResponse) -> Result<Option<Bytes>> {
         let mut share = executor.state.shared.recovery_memory.new_permit();
         let body = &mut response.incoming.body;

@@ -70,7 +70,7 @@ fn questioner(id: Box<str>, workspace: Option<Arc<str>>, user_id: Option<Arc<str
 }
 
 impl ModelAccess {
-    /// Returns the access of a caller, in a trace.
+    /// Returns the access for a request of a caller. The logs of the questions belong to the trace of the request.
     pub fn new(
         state: Arc<GatewayState>,
         caller: &Caller<'_>,

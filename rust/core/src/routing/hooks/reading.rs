@@ -1,5 +1,5 @@
-//! What hooks can read of a request and of its response. A denying hook denies everything that may contain texts which
-//! the gateway cannot read. Hooks that do not deny report it as skipped.
+//! Parts of a request and of its response that hooks can read. A denying hook denies everything that may contain texts
+//! which the gateway cannot read. Hooks that do not deny report it as skipped.
 
 use penstock_llm::{
     operation::Operation,
@@ -19,7 +19,7 @@ const UNKNOWN_PATH: &str = "requests at this path cannot be read";
 const WEBSOCKET: &str = "the messages of a WebSocket cannot be read";
 const PROVIDER_BATCH: &str = "the lines of a batch that a provider runs cannot be read";
 
-/// What hooks can read.
+/// Texts that hooks can read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reading {
     /// The texts of the request and of the response.
@@ -73,7 +73,7 @@ const BATCH_SEGMENTS: [&str; 6] = [
 const BASE_SEGMENTS: [&str; 9] = ["v1", "v2", "proxy", "openai", "upload", "v1beta", "v1alpha", "v1beta1", "api"];
 
 impl Reading {
-    /// Decides what hooks can read of a request with these texts.
+    /// Decides which texts hooks can read, for a request in which `texts` were found.
     pub fn of_request(
         client_request: &ClientRequest<'_>,
         is_websocket: bool,
@@ -146,9 +146,9 @@ impl Reading {
         }
     }
 
-    /// Returns true if a synchronous hook denies what cannot be read. A hook that changes texts denies a batch, because
-    /// it cannot change the lines of the batch. A hook that returns values denies too, because it must replace all of
-    /// them.
+    /// Returns true if a synchronous hook denies a request or response that cannot be read. A hook that changes texts
+    /// denies a batch, because it cannot change the lines of the batch. A hook that returns values denies too, because
+    /// it must replace all of them.
     pub fn is_denied_by(self, hook: &Hook) -> bool {
         let is_changing = match self {
             Self::ProviderBatch => hook.may_change(),

@@ -1,4 +1,4 @@
-//! Checks of a request before it is sent: its denial, its changes, and what the log shows of it.
+//! Checks of a request before it is sent: its denial, its changes, and its body in the log.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ pub(crate) fn may_redact_request(resolver: &TargetResolver<'_>, node: &Node) -> 
     own || node.targets.iter().any(|target| may_redact_request(resolver, target))
 }
 
-/// Records the request in the log: as the client sent it, or without what guardrails redacted.
+/// Records the request in the log: as the client sent it, or without the texts that guardrails redacted.
 fn record_checked_request(executor: &mut RouteExecutor<'_>, prepared: &PreparedBody, is_redacted: bool) {
     let redacted = match &prepared.body {
         Body::Complete(bytes) if is_redacted => Some(bytes.clone()),
@@ -85,7 +85,7 @@ impl TargetHooks {
         Ok(None)
     }
 
-    /// Adds the results of hooks after the response, if they will not be able to read it.
+    /// Reports the hooks after the response as skipped, if they will not be able to read the response.
     fn report_unreadable_output(&self, gateway: &GatewayState) {
         let reading = self.subject.reading;
         let Some(reason) = reading.unreadable_reason() else { return };

@@ -57,7 +57,8 @@ impl NameTable {
         Some(Self { names, finder, values: values_of, json_values: values.iter().map(json).collect(), longest_name })
     }
 
-    /// Returns the position from which the end of a text may be the begin of a name; its length if there is none.
+    /// Returns the position at which the end of a text may be the beginning of a name. Returns the length of the text
+    /// if there is none.
     fn open_from(&self, text: &[u8]) -> usize {
         let earliest = text.len().saturating_sub(self.longest_name);
         let is_begin = |at: &usize| self.names.iter().any(|name| name.as_bytes().starts_with(&text[*at..]));
@@ -135,7 +136,7 @@ struct Restorer {
     table: Arc<NameTable>,
     /// Reads the events of a stream. `None` if the response has none.
     window: Option<StreamWindow>,
-    /// Bytes that may be the begin of a name, if there are no events.
+    /// Bytes that may be the beginning of a name, for a response without events.
     held: Vec<u8>,
 }
 

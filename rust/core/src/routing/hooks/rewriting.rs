@@ -1,4 +1,4 @@
-//! What hooks may do to a body: deny it, change it, or write any text into it instead of only redacting.
+//! Properties of hooks: whether they may deny or change a body, and whether they may write any text into it.
 
 use crate::guardrails::{hook::Hook, results::HookResult};
 

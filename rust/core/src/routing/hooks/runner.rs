@@ -28,21 +28,21 @@ use crate::{
 
 /// Maximum bytes of a body whose checks run on a thread that also serves other requests.
 const MAX_INLINE_BODY_BYTES: usize = 32 * 1024;
-/// Permits for checks of larger bodies: maximum number at the same time, and of one workspace.
+/// Permits for checks of larger bodies: 2 at the same time, of which one workspace can have 1.
 static LARGE_CHECKS: LazyLock<FairPermits> = LazyLock::new(|| FairPermits::new(2, 1));
 /// Check that also runs on requests whose bodies are not read.
 const REQUEST_TYPE_CHECK: &str = "default.allowedRequestTypes";
 const DENIED_BEFORE: &str = "another guardrail has denied this before";
 const NOT_READ: &str = "requests of this type are not read";
 
-/// What checks need to call other hosts.
+/// Runner of hooks, with the clients by which checks call other hosts.
 #[derive(Clone)]
 pub struct HookRunner {
     pub upstream: Arc<Upstream>,
     pub hosts: Arc<CheckHosts>,
     /// Workspace of the caller, whose number of concurrent costly checks is limited.
     pub workspace: Option<Arc<str>>,
-    /// `None`: checks cannot call models.
+    /// Access of checks to models. `None`: checks cannot call models.
     pub models: Option<Arc<ModelAccess>>,
 }
 
@@ -66,7 +66,7 @@ pub struct HookRun {
     /// The subject with all changes.
     pub subject: Arc<HookSubject>,
     pub is_changed: bool,
-    /// True if a hook may have put new text where others have already read the text.
+    /// True if a hook may have written new text after other hooks have already read the text.
     has_new_texts: bool,
     pub restorations: Restorations,
 }
@@ -104,8 +104,8 @@ pub async fn run_hooks(runner: &HookRunner, hooks: &[Arc<Hook>], subject: Arc<Ho
     run
 }
 
-/// Runs the hooks of a client after all others, on what these have let pass. The hooks of a client may call hosts of the
-/// client, and their verdicts describe the text. So they must not read what the others deny or redact.
+/// Runs the hooks of a client after all others, on the texts that those have let pass. The hooks of a client may call
+/// hosts of the client, and their verdicts describe the text. So they must not read what the others deny or redact.
 pub async fn run_after_others(
     runner: &HookRunner,
     of_client: &[Arc<Hook>],
@@ -186,13 +186,13 @@ fn skip_reason(hook: &Hook, subject: &HookSubject) -> Option<(&'static str, bool
     if !subject.reading.includes(subject.stage) {
         return (!has_type_check).then_some((NOT_READ, false));
     }
-    // A denying hook denies what it cannot read. So does a hook that redacts requests: a client could choose a body that
-    // only the provider can read.
+    // A denying hook denies a subject that it cannot read. So does a hook that redacts requests: a client could choose
+    // a body that only the provider can read.
     let must_read = subject.stage == Stage::Input && hook.may_redact();
     subject.unreadable.map(|reason| (reason, hook.denies || must_read))
 }
 
-/// Returns the result of a hook that cannot read what it should check.
+/// Returns the result of a hook that cannot read the texts that it should check.
 pub fn unreadable_result(hook: &Hook, reason: &'static str) -> HookResult {
     skipped_result(hook, reason, hook.denies)
 }

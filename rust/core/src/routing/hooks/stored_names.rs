@@ -30,7 +30,7 @@ pub fn hooks_for_stored_output(before: &[Arc<Hook>]) -> impl Iterator<Item = Arc
 /// Fails if a response contains a placeholder name of one check.
 #[derive(Debug)]
 struct StoredNamesCheck {
-    /// Suffix of the names of the check, with its tag.
+    /// End of each placeholder name of the check, with the tag of the check.
     name_end: String,
 }
 
@@ -38,7 +38,7 @@ impl StoredNamesCheck {
     fn has_name(&self, text: &str) -> bool {
         text.match_indices(&self.name_end).any(|(at, _)| {
             let before = &text.as_bytes()[..at];
-            // Bounded, so that a text with many ends of names takes linear time.
+            // Looks back a bounded number of bytes, so that a text with many such ends takes linear time.
             let is_of_name = |byte: &&u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || **byte == b'_';
             let length = before.iter().rev().take(MAX_NAME_BYTES).take_while(is_of_name).count();
             before[..at - length].ends_with(b"{{")

@@ -1,5 +1,5 @@
 //! Adds results of hooks to streams. The results of hooks before the request come first. Hooks at the end of a stream
-//! check what the client has received, before its final event is sent.
+//! check the text that the client has received, before its final event is sent.
 
 use std::{
     collections::VecDeque,
@@ -50,7 +50,7 @@ const LAST_EVENTS: [&[u8]; 5] = [
 struct PassedStream {
     buffered: Vec<u8>,
     is_too_large: bool,
-    /// The final event and what follows it, which wait for the hooks.
+    /// The final event and the bytes after it, which wait for the hooks.
     held: Vec<u8>,
 }
 
@@ -191,7 +191,8 @@ enum StreamNotice {
 }
 
 impl StreamNotice {
-    /// Returns the format; `None` if clients of this format would not understand it.
+    /// Returns the format of events with results; `None` if clients of this API format would not understand such an
+    /// event.
     fn for_operation(operation: Operation, api_format: ApiFormat) -> Option<Self> {
         match (operation, api_format) {
             (Operation::ChatComplete | Operation::Complete, ApiFormat::OpenAi) => Some(Self::UnnamedEvent),

@@ -57,11 +57,11 @@ struct HeldDelta {
 struct HeldEvent {
     raw: Bytes,
     deltas: Vec<HeldDelta>,
-    /// Whole texts that were replaced.
+    /// Whole texts that the event contains and that were replaced, each with its replacement.
     copies: Vec<(TextPart, String)>,
 }
 
-/// What one check found so far.
+/// Matches that one check has found so far.
 #[derive(Debug, Default, Clone)]
 struct CheckTally {
     kinds: BTreeSet<&'static str>,
@@ -69,7 +69,7 @@ struct CheckTally {
     has_replaced: bool,
 }
 
-/// What happens next with a stream.
+/// How a stream continues after a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WindowStep {
     Continue,
@@ -96,7 +96,7 @@ pub(super) struct StreamWindow {
 }
 
 impl StreamWindow {
-    /// Returns the checks of a stream; `None` if its events cannot be told apart before its end.
+    /// Returns the checks of a stream; `None` if its events can be separated only at its end.
     pub fn new(encoding: StreamEncoding, hooks: Vec<Arc<Hook>>) -> Option<Self> {
         let tallies = hooks.iter().map(|hook| vec![CheckTally::default(); hook.checks.len()]).collect();
         Some(Self {
@@ -121,7 +121,7 @@ impl StreamWindow {
         Some(Self { portion_bytes: 1, ..Self::new(encoding, vec![hook])? })
     }
 
-    /// Adds a chunk, and appends to `output` what may be sent. At the end of the stream, `chunk` is `None`.
+    /// Adds a chunk, and appends the bytes that may be sent to `output`. At the end of the stream, `chunk` is `None`.
     pub fn push(&mut self, chunk: Option<Bytes>, output: &mut Vec<u8>) -> WindowStep {
         if self.unreadable.is_some() {
             output.extend_from_slice(&chunk.unwrap_or_default());

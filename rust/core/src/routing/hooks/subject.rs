@@ -1,4 +1,4 @@
-//! What hooks check: a request before it is sent, or a response before it is delivered.
+//! Subject of hooks: a request before it is sent, or a response before it is delivered.
 
 use std::sync::Arc;
 
@@ -28,9 +28,9 @@ pub struct HookSubject {
     pub headers: Headers,
     /// Header fields that checks set for the provider.
     pub added_headers: Vec<(String, String)>,
-    /// In an `Arc`, because copying a large body takes long.
+    /// Body of the request. It is in an `Arc`, because copying a large body takes long.
     pub request: Arc<Value>,
-    /// `Null` before there is a response, and for a stream.
+    /// Body of the response. `Null` before there is a response, and for a stream.
     pub response: Value,
     pub texts: Vec<TextPart>,
     /// Length of the body in bytes.

@@ -26,7 +26,7 @@ use crate::{
     state::shared::check_hosts::CheckHosts,
 };
 
-/// What the guardrail is tried on.
+/// Request or response that the guardrail is tried on.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct TrialSubject {
@@ -45,7 +45,7 @@ struct TrialSubject {
     metadata: BTreeMap<String, String>,
 }
 
-/// A guardrail and what it is tried on.
+/// A guardrail, and the request or response that it is tried on.
 pub struct Trial {
     hook: Hook,
     subject: TrialSubject,

@@ -1,5 +1,6 @@
-//! Hosts that checks of guardrails call. A host that fails again and again is not called for a while, so that it
-//! does not delay every request. Failures count for one hook of one workspace: a hook of another cannot stop it.
+//! Hosts that checks of guardrails call. A host that fails again and again is not called for a while, so that it does
+//! not delay every request. Failures count for one hook of one workspace, so that a hook of another workspace cannot
+//! cause such a pause.
 
 use std::{
     collections::HashMap,
@@ -64,9 +65,9 @@ struct HostStates {
 }
 
 impl HostStates {
-    /// Makes room for one more state of an owner. First removes states that are not needed. Then removes all pauses of the
-    /// owner if it has too many hosts, and of the owner with the most hosts if all together have too many. Fails if too
-    /// many calls are running.
+    /// Makes room for one more state of an owner. First removes states that are not needed. If the owner still has too
+    /// many hosts, removes all pauses of the owner. If all owners together have too many, removes the pauses of the
+    /// owner with the most hosts. Fails if too many calls are running.
     fn make_room(&mut self, owner: &HostOwner, now: Instant) -> Result<(), String> {
         let of_owner = |states: &Self| states.by_owner.get(owner).map_or(0, HashMap::len);
         if of_owner(self) < MAX_HOSTS_OF_OWNER && self.count < MAX_HOSTS {
@@ -164,7 +165,7 @@ pub struct HostCall<'h> {
     hosts: &'h CheckHosts,
     owner: HostOwner,
     key: HookHost,
-    /// `None` while the call runs, and if the host did not cause its failure.
+    /// True if the call has failed. `None` while the call runs, and if the host did not cause its failure.
     pub has_failed: Option<bool>,
 }
 

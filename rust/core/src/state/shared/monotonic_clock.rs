@@ -9,7 +9,7 @@ use std::{
 #[derive(Debug)]
 pub struct MonotonicClock {
     started_at: Instant,
-    /// Milliseconds added to the elapsed time.
+    /// Milliseconds that `advance` has added to the time since `started_at`.
     offset_ms: AtomicU64,
 }
 

@@ -36,7 +36,7 @@ pub enum NodeStoreCommand {
 }
 
 impl NodeStoreCommand {
-    /// Returns true if the command changes nothing and nobody waits for its reply any more.
+    /// Returns true for a read whose requester has stopped waiting.
     pub fn is_abandoned(&self) -> bool {
         matches!(self, Self::Get { reply, .. } if reply.is_closed())
     }

@@ -49,8 +49,8 @@ impl RedisClient {
         self.query::<()>(&pipeline).await.is_some()
     }
 
-    /// Announces to the others that a worker reaches Redis. Returns the generation of the counters and all workers. The
-    /// generation is `new_generation` if there was none.
+    /// Announces to the other workers that this one reaches Redis. Returns the generation of the counters and all
+    /// workers. The generation is `new_generation` if there was none.
     ///
     /// # Errors
     /// If Redis rejects the commands or does not reply.

@@ -99,7 +99,7 @@ pub struct PendingCacheEntry {
     content_type: Arc<str>,
     body: Vec<u8>,
     is_too_large: bool,
-    /// True if it replaces an older response, because the client requested a refresh.
+    /// True if the response replaces an older one, because the client requested a refresh.
     is_refresh: bool,
 }
 

@@ -43,7 +43,7 @@ const MAX_DROP_POLLS: u32 = 3000;
 /// A saved provider: a slug for a provider and its credential.
 #[derive(Debug, Clone)]
 pub struct SavedProvider {
-    /// Names under which records show it.
+    /// Names under which records show the provider.
     pub identity: Arc<ProviderIdentity>,
     pub provider: String,
     pub api_key: Option<Secret>,
@@ -52,12 +52,13 @@ pub struct SavedProvider {
     pub options: Options,
     pub header_fields: HeaderFields,
     pub models: Option<Arc<SavedModels>>,
-    /// Unix seconds.
+    /// End of the provider's validity, in Unix seconds.
     expires_at: Option<u64>,
 }
 
 impl SavedProvider {
-    /// Returns true if header fields are stored with it. Their values may be its credential.
+    /// Returns true if header fields are stored with the provider or a model. Their values may be the provider's
+    /// credential.
     pub fn has_header_fields(&self) -> bool {
         !self.header_fields.is_empty() || self.models.as_ref().is_some_and(|models| models.has_stored_fields)
     }
@@ -211,13 +212,13 @@ impl Snapshot {
             && workspace.is_some_and(|id| self.metrics_only_workspaces.contains(id))
     }
 
-    /// Returns the key with this text.
+    /// Returns the gateway key that the client sent as `text`.
     pub fn find_key(&self, text: &str) -> Option<&GatewayKey> {
         let digest = sha256_digest(text);
         self.tables_by_precedence().find_map(|tables| tables.find_key(&digest))
     }
 
-    /// Returns the key with this text if it may only render prompts.
+    /// Returns the gateway key that the client sent as `text`, if it may only render prompts.
     pub fn find_render_key(&self, text: &str) -> Option<&GatewayKey> {
         let digest = sha256_digest(text);
         self.tables_by_precedence().find_map(|tables| tables.find_render_key(&digest))
@@ -234,7 +235,8 @@ impl Snapshot {
         self.tables_by_precedence().flat_map(move |tables| tables.key_digests(id))
     }
 
-    /// Returns why the key with this text may not be used here; `None` if it is unknown or allowed.
+    /// Returns why the data plane rejects the gateway key that the client sent as `text`. `None` if the key is unknown
+    /// or allowed.
     pub fn key_denial(&self, text: &str) -> Option<KeyDenial> {
         let mut refusing = self.tables_by_precedence().filter(|tables| tables.has_denied_keys()).peekable();
         refusing.peek()?;
@@ -247,7 +249,7 @@ impl Snapshot {
         self.has_keys() || self.tables_by_precedence().any(LookupTables::has_denied_keys)
     }
 
-    /// Returns true if a text is a gateway key, denied ones included, or a token from an accepted issuer.
+    /// Returns true if `text` is a gateway key, even a denied one, or a token from an accepted issuer.
     pub fn is_gateway_credential(&self, text: &str) -> bool {
         let digest = sha256_digest(text);
         self.tables_by_precedence()

@@ -99,7 +99,7 @@ impl<T: NamedRow> NamedTable<T> {
         self.parts.iter().map(|part| part.rows.len()).sum()
     }
 
-    /// Replaces the rows of a part.
+    /// Replaces the rows of a published part.
     fn replace(&mut self, part: &Arc<str>, mut rows: Vec<T>) {
         rows.sort_unstable_by(|left, right| left.id().cmp(right.id()));
         let index = self.parts.iter().position(|known| known.part == *part).unwrap_or_else(|| {
@@ -120,14 +120,14 @@ impl<T: NamedRow> NamedTable<T> {
         self.parts[index].rows = rows.into_iter().map(Arc::new).collect();
     }
 
-    /// Replaces the names of the rows of a part.
+    /// Replaces the names of the rows of a published part.
     fn rename(&mut self, index: usize, before: &[Arc<T>], rows: &mut [T]) {
         let part = index as u32;
         let names = Arc::make_mut(&mut self.names);
         for row in before {
             if let Some(of_workspace) = names.get_mut(row.workspace()) {
                 for name in [row.id(), row.slug()] {
-                    // The name may be that of a row of another part by now.
+                    // By now, the name may belong to a row of another part.
                     if of_workspace.get(name).is_some_and(|position| position.part == part) {
                         of_workspace.remove(name);
                     }
@@ -163,7 +163,7 @@ impl PromptTable {
         self.prompts.row_count()
     }
 
-    /// Replaces the prompts of a part.
+    /// Replaces the prompts of a published part.
     pub fn replace_prompts(&mut self, part: &Arc<str>, prompts: Vec<SavedPrompt>) {
         let shared_before = self.shared_in(part);
         self.prompts.replace(part, prompts);
@@ -184,7 +184,7 @@ impl PromptTable {
         }
     }
 
-    /// Replaces the partials of a part.
+    /// Replaces the partials of a published part.
     pub fn replace_partials(&mut self, part: &Arc<str>, partials: Vec<SavedPartial>) {
         self.partials.replace(part, partials);
     }

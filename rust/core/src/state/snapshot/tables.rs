@@ -77,7 +77,7 @@ impl<T> Clone for Row<T> {
 /// Map keyed by the SHA-256 digest of the key that the client sent.
 type DigestMap<T> = HashMap<[u8; 32], T, BuildHasherDefault<DigestHasher>>;
 type KeyTable = DigestMap<Row<GatewayKey>>;
-/// Keys that may not be used here, each with the part that published it.
+/// Keys that the data plane rejects, each with the part that published it.
 type DeniedKeyTable = DigestMap<(Arc<str>, KeyDenial)>;
 
 /// Uses the first eight bytes of a digest as its hash. A digest is already uniformly distributed.
@@ -164,7 +164,7 @@ impl LookupTables {
         self.configs.slug_by_id.get(id).map(|row| &**row.value)
     }
 
-    /// Removes the keys of these parts.
+    /// Removes the keys of these published parts.
     pub fn remove_keys(&mut self, parts: &HashSet<&str>) {
         if !parts.is_empty() {
             Arc::make_mut(&mut self.keys).retain(|_, row| !parts.contains(&*row.part));
@@ -177,7 +177,7 @@ impl LookupTables {
         }
     }
 
-    /// Removes the configs of these parts.
+    /// Removes the configs of these published parts.
     pub fn remove_configs(&mut self, parts: &HashSet<&str>) {
         if !parts.is_empty() {
             let configs = Arc::make_mut(&mut self.configs);
@@ -186,7 +186,7 @@ impl LookupTables {
         }
     }
 
-    /// Removes the limits of these parts.
+    /// Removes the limits of these published parts.
     pub fn remove_limits(&mut self, parts: &HashSet<&str>) {
         if !parts.is_empty() && !self.limits.is_empty() {
             Arc::make_mut(&mut self.limits).retain(|_, row| !parts.contains(&*row.part));
@@ -204,12 +204,12 @@ impl LookupTables {
         self.limits.get(workspace).map(|row| &*row.value)
     }
 
-    /// Replaces the prompts of a part.
+    /// Replaces the prompts of a published part.
     pub fn replace_prompts(&mut self, part: &Arc<str>, prompts: Vec<SavedPrompt>) {
         Arc::make_mut(&mut self.prompts).replace_prompts(part, prompts);
     }
 
-    /// Replaces the partials of a part.
+    /// Replaces the partials of a published part.
     pub fn replace_partials(&mut self, part: &Arc<str>, partials: Vec<SavedPartial>) {
         Arc::make_mut(&mut self.prompts).replace_partials(part, partials);
     }
@@ -229,7 +229,7 @@ impl LookupTables {
         self.prompts.find_partial(workspace, name)
     }
 
-    /// Removes the guardrails of these parts.
+    /// Removes the guardrails of these published parts.
     pub fn remove_guardrails(&mut self, parts: &HashSet<&str>) {
         if !parts.is_empty() && !self.guardrails.is_empty() {
             Arc::make_mut(&mut self.guardrails).retain(|_, rows| {

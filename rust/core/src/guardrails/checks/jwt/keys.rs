@@ -42,7 +42,7 @@ struct FetchedKeys {
 /// Fetched keys by URL, for all guardrails: the keys are public.
 static KEY_SETS: LazyLock<Mutex<HashMap<String, FetchedKeys>>> = LazyLock::new(Mutex::default);
 
-/// Claims that an introspection endpoint returned for an active token, and the time at which they expire here.
+/// Claims that an introspection endpoint returned for an active token, and the time at which they expire in the cache.
 type ActiveToken = (Arc<Map<String, Value>>, Instant);
 
 /// Cached active tokens by the digest of endpoint and token.

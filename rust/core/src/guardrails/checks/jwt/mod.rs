@@ -64,7 +64,7 @@ struct PreparedToken {
     keys: KeySource,
 }
 
-/// In an `Arc`, because the job that `Check::job` returns needs it after that call.
+/// Check of a token. It is in an `Arc`, because the job that `Check::job` returns outlives the call.
 #[derive(Debug)]
 struct TokenCheck(Arc<PreparedToken>);
 

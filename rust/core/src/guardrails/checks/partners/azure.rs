@@ -8,7 +8,7 @@ use super::{
 use crate::guardrails::check::{CheckRow, Stages};
 use penstock_llm::texts::TextKind;
 
-/// What the functions of Content Safety have in common.
+/// Fields that all functions of Content Safety have in common.
 const SAFETY: Partner = Partner {
     name: "Azure AI Content Safety",
     base: "https://{credentials.contentSafety.resourceName}.cognitiveservices.azure.com",

@@ -44,7 +44,8 @@ fn signing_keys(parameters: &Value) -> Option<AwsSignature> {
 /// Lists of an assessment that contain personal data.
 const PERSONAL_DATA: [&str; 2] = ["piiEntities", "regexes"];
 
-/// Reads assessments. The check fails if an action is `BLOCKED`. It passes what Bedrock only detects or masks.
+/// Reads assessments. The check fails if an action is `BLOCKED`. Matches that Bedrock only detects or masks do not make
+/// it fail.
 fn read_bedrock_reply(reply: &PartnerReply<'_>) -> Option<Findings> {
     let action = reply.json["action"].as_str()?;
     let mut findings = Findings::default();

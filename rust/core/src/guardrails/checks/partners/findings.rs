@@ -1,4 +1,4 @@
-//! What a partner found in texts, and the verdict that follows from it.
+//! Findings of a partner in texts, and the verdict that follows from them.
 
 use serde_json::json;
 
@@ -10,16 +10,16 @@ const MAX_NAMES: usize = 50;
 /// Maximum number of characters of a name in the data of a result.
 const MAX_NAME_CHARS: usize = 80;
 
-/// What a partner found. The names are of categories, never parts of texts, because results are shown and logged.
+/// Findings of a partner. They contain names of categories, never parts of texts, because results are shown and logged.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
-    /// Names of what makes the check fail.
+    /// Names of categories that make the check fail.
     pub failed: Vec<String>,
-    /// Names of what makes the check fail unless `replaced` has new texts.
+    /// Names of categories that make the check fail, unless `replaced` has new texts.
     pub replaceable: Vec<String>,
-    /// The texts that were sent to the partner, without what it found.
+    /// The texts that were sent to the partner, without the parts that it found.
     pub replaced: Option<Vec<String>>,
-    /// Explains the result in place of the names.
+    /// Explanation of the result that replaces the names.
     pub explanation: Option<String>,
 }
 

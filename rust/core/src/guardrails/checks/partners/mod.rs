@@ -59,7 +59,7 @@ const SHARED: &[&str] = &["credentials", "scope", "baseURL", "forwardHeaders", "
 /// Schema of a row that has only shared parameters.
 const CREDENTIALS_ONLY: &str = r#"{"required":["credentials"]}"#;
 
-/// What most rows have in common.
+/// Fields that most rows have in common.
 const ROW: CheckRow = CheckRow {
     id: "",
     alias: None,
@@ -72,7 +72,7 @@ const ROW: CheckRow = CheckRow {
     compile: |_| Err((String::new(), String::new())),
 };
 
-/// What most partners have in common.
+/// Fields that most partners have in common.
 const PARTNER: Partner = Partner {
     name: "",
     variant: "",
@@ -108,11 +108,11 @@ struct Partner {
     path: &'static str,
     /// Header fields. One whose placeholder has no value is not sent.
     headers: &'static [HeaderTemplate],
-    /// Validates parameters beyond their schema, and adds what follows from them.
+    /// Validates parameters beyond their schema, and adds parameters that follow from others.
     prepare: fn(&mut Value) -> Result<(), ParameterProblem>,
     /// Returns the body of the request; `Null` if there is nothing to check.
     build_body: fn(&PartnerInput<'_>) -> Value,
-    /// Returns true if a request or response has what the function needs.
+    /// Returns true if a request or response has the texts that the function needs.
     can_check: fn(&CheckInput<'_>) -> bool,
     /// Reads a reply; `None` if it has no verdict.
     read_reply: fn(&PartnerReply<'_>) -> Option<Findings>,
@@ -149,7 +149,7 @@ impl SentText {
     }
 }
 
-/// What the body of a request is built from.
+/// Input from which the body of a request to a partner is built.
 struct PartnerInput<'i> {
     check: &'i CheckInput<'i>,
     variant: &'static str,
@@ -193,7 +193,7 @@ struct PartnerReply<'r> {
 }
 
 impl PartnerReply<'_> {
-    /// Returns true if the parameters request replaced texts.
+    /// Returns true if the parameters request that texts are replaced.
     fn redacts(&self) -> bool {
         self.parameters["redact"] == true
     }
@@ -210,11 +210,12 @@ struct PreparedPartner {
     timeout: Duration,
 }
 
-/// In an `Arc`, because `ExternalCall::read` needs it after `Check::external_call` has returned.
+/// Check by a partner. It is in an `Arc`, because `ExternalCall::read` needs it after `Check::external_call` has
+/// returned.
 struct PartnerCheck(Arc<PreparedPartner>);
 
 impl fmt::Debug for PartnerCheck {
-    // Parameters have credentials.
+    // Prints only the name, because the parameters contain credentials.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_tuple("PartnerCheck").field(&self.0.partner.name).finish()
     }

@@ -20,7 +20,7 @@ const PATRONUS: Partner = Partner {
     ..PARTNER
 };
 
-/// What all rows of Patronus have in common.
+/// Fields that all rows of Patronus have in common.
 const OUTPUT_ROW: CheckRow = CheckRow {
     stages: Stages::Output,
     schema: CREDENTIALS_ONLY,
@@ -28,7 +28,7 @@ const OUTPUT_ROW: CheckRow = CheckRow {
     ..ROW
 };
 
-/// Makes the row of an evaluator, which is written like `judge:patronus:is-concise`.
+/// Builds the row of an evaluator, which is written like `judge:patronus:is-concise`.
 macro_rules! evaluator_row {
     ($id:literal, $name:literal, $description:literal, $evaluator:literal) => {
         CheckRow {
@@ -41,7 +41,7 @@ macro_rules! evaluator_row {
     };
 }
 
-/// Makes the row of an evaluator that finds spans of text.
+/// Builds the row of an evaluator that finds spans of text.
 macro_rules! redacting_row {
     ($id:literal, $name:literal, $description:literal, $evaluator:literal) => {
         CheckRow {
@@ -173,7 +173,7 @@ fn read_patronus_reply(reply: &PartnerReply<'_>) -> Option<Findings> {
     Some(Findings::failed_if(!is_passed, &format!("{} failed", criteria.unwrap_or(evaluator))))
 }
 
-/// Reads an evaluation with the positions of what was found.
+/// Reads an evaluation that contains the positions of personal data.
 fn read_patronus_pii_reply(reply: &PartnerReply<'_>) -> Option<Findings> {
     let result = &reply.json["results"][0]["evaluation_result"];
     if result["pass"].as_bool()? {

@@ -17,7 +17,7 @@ const QUALIFIRE: Partner = Partner {
     ..PARTNER
 };
 
-/// What all rows of Qualifire have in common. An evaluation takes long.
+/// Fields that all rows of Qualifire have in common. The timeout is long, because an evaluation takes long.
 const EVALUATION_ROW: CheckRow = CheckRow {
     schema: CREDENTIALS_ONLY,
     shared: &["credentials", "scope", "baseURL", "forwardHeaders", "timeout=60000"],
@@ -25,7 +25,8 @@ const EVALUATION_ROW: CheckRow = CheckRow {
 };
 const MODE_SCHEMA: &str = r#"{"required":["credentials"],"properties":{"mode":{"enum":["speed","balanced","quality"],"default":"balanced"}}}"#;
 
-/// Makes the row of a check, which is written like `pii_check`, or with its mode like `grounding_check:grounding_mode`.
+/// Builds the row of a check. `$check` is the name of the check, such as `pii_check`. A mode may follow, as in
+/// `grounding_check:grounding_mode`.
 macro_rules! evaluation_row {
     ($id:literal, $name:literal, $description:literal, $stages:expr, $schema:expr, $check:literal) => {
         CheckRow {
@@ -140,8 +141,8 @@ fn build_evaluation(input: &PartnerInput<'_>) -> Value {
     body
 }
 
-/// Builds the body for policies, without the texts of the side that the policies do not target. `Null` if no text is
-/// left.
+/// Builds the body for policies. Contains only the texts of the request or of the response if the policies target only
+/// one of them. `Null` if no text is left.
 fn build_policy_evaluation(input: &PartnerInput<'_>) -> Value {
     let mut body = build_texts(input);
     match input.parameters["policy_target"].as_str() {

@@ -1,5 +1,5 @@
-//! Tests of all rows of partners: their hosts, and what their parameters must have. Integration tests send the requests
-//! of the same cases to mock hosts.
+//! Tests of all rows of partners: the hosts that they call, and their required parameters. Integration tests send the
+//! requests of the same cases to mock hosts.
 
 use std::collections::BTreeSet;
 

@@ -23,7 +23,7 @@ impl TextSpan {
     }
 }
 
-/// Replaces spans of a text; `None` if one is not within it.
+/// Replaces spans of a text; `None` if a span extends beyond the text.
 pub(super) fn replace_spans(text: &str, mut spans: Vec<TextSpan>) -> Option<String> {
     spans.sort_by_key(|span| (span.start, span.end));
     // Positions of all characters, and of the end.

@@ -1,4 +1,4 @@
-//! Web search: adds what Exa or Tavily finds to the last message of the user.
+//! Web search: adds the results of Exa or Tavily to the last message of the user.
 
 use std::fmt::Write;
 

@@ -99,7 +99,7 @@ impl Category {
     }
 }
 
-/// Maximum number of ends of one candidate that are tried.
+/// Maximum number of positions at which one candidate is tried to end.
 const MAX_ENDS: usize = 24;
 
 /// Compiles a pattern of this file. Classes are ASCII, so that other text does not cost more.

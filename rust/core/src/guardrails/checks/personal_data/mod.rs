@@ -194,7 +194,7 @@ impl PersonalData {
             self.add_named(text, by_model, &mut findings);
             detected.extend(findings.iter().map(|finding| finding.category.name()));
             if self.redacts && !findings.is_empty() {
-                // The same value has the same name everywhere, so that the text keeps its meaning.
+                // The same value has the same placeholder name everywhere, so that the text keeps its meaning.
                 let replacements: Vec<_> = findings
                     .iter()
                     .map(|finding| {
@@ -258,7 +258,7 @@ impl PersonalData {
     }
 }
 
-/// In an `Arc`, because the job that calls a model needs it after `Check::job` has returned.
+/// Check for personal data. It is in an `Arc`, because the job that calls a model outlives `Check::job`.
 #[derive(Debug)]
 struct PersonalDataCheck(Arc<PersonalData>);
 

@@ -87,7 +87,8 @@ impl WindowCheck for Secrets {
         SecretRules::longest()
     }
 
-    /// A secret has a keyword near its begin. A text without a keyword is held back only as long as any other text.
+    /// Every secret has a keyword near its beginning. So text without a keyword is held back no longer than other
+    /// checks hold text back.
     fn settled_end(&self, text: &str) -> usize {
         SecretRules::get().map_or(0, |rules| rules.settled_end(text, OVERLAP_BYTES))
     }

@@ -156,7 +156,7 @@ fn compile_patterns(patterns: &[impl AsRef<str>]) -> Option<Regex> {
 }
 
 impl SecretRules {
-    /// Returns all rules; `None` only if the data are broken, which a test excludes.
+    /// Returns all rules. `None` only if the built-in data is broken, which a test excludes.
     pub fn get() -> Option<&'static Self> {
         RULES.as_ref()
     }
