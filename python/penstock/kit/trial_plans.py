@@ -30,13 +30,13 @@ _plans: dict[str, bytes] = {}
 
 
 class TrialPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """A guardrail and the subjects on which an edge worker runs it, in a workspace. `asked_by` is the id of the API key
+    """A guardrail and the subjects on which an edge worker runs it, in a workspace. `caller_id` is the id of the API key
     or user that requested the trial.
     """
 
     form: Literal["trial", "moderations"]
     workspace: str
-    asked_by: str
+    caller_id: str
     content: dict[str, Any]
     subjects: list[dict[str, Any]]
 
@@ -54,7 +54,7 @@ def plan_trials(
     plan = TrialPlan(
         form=form,
         workspace=workspace_id,
-        asked_by=session.caller.key_id or session.caller.actor_id,
+        caller_id=session.caller.key_id or session.caller.actor_id,
         content={"checks": config_credentials.join_credentials(content.checks), "actions": content.actions},
         subjects=list(subjects),
     )

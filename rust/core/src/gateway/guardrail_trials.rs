@@ -48,7 +48,7 @@ struct TrialPlan {
     /// Id of the workspace whose models the checks use.
     workspace: String,
     /// Id of the key or user that requested the trial.
-    asked_by: String,
+    caller_id: String,
     /// Checks and actions of the guardrail.
     content: Box<RawValue>,
     subjects: Vec<Box<RawValue>>,
@@ -87,7 +87,7 @@ async fn run_plan(state: &Arc<GatewayState>, name: &str) -> Result<Value> {
         let trial = Trial::parse(plan.content.get().as_bytes(), subject.get().as_bytes());
         trials.push(trial.map_err(|problems| invalid(describe(&problems)))?);
     }
-    let runs = trials.into_iter().map(|trial| trial.run_in(state, &plan.workspace, &plan.asked_by, route_question));
+    let runs = trials.into_iter().map(|trial| trial.run_in(state, &plan.workspace, &plan.caller_id, route_question));
     let trials: Vec<Value> = stream::iter(runs).buffered(MAX_CONCURRENT_TRIALS).collect().await;
     match plan.form {
         ResponseForm::Trial => trials.into_iter().next().ok_or(Error::ControlUnavailable),

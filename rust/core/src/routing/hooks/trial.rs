@@ -82,17 +82,17 @@ impl Trial {
         Ok(self.run_with(&runner).await)
     }
 
-    /// Runs the guardrail in a gateway, where it may call models of the workspace's saved providers. `asked_by` is the
+    /// Runs the guardrail in a gateway, where it may call models of the workspace's saved providers. `caller_id` is the
     /// id of the key or user that requested the trial.
     pub async fn run_in(
         self,
         state: &Arc<GatewayState>,
         workspace: &str,
-        asked_by: &str,
+        caller_id: &str,
         route: RouteQuestion,
     ) -> Value {
         let workspace: Arc<str> = workspace.into();
-        let models = ModelAccess::for_trial(Arc::clone(state), asked_by.into(), Arc::clone(&workspace), route);
+        let models = ModelAccess::for_trial(Arc::clone(state), caller_id.into(), Arc::clone(&workspace), route);
         let runner = HookRunner {
             upstream: Arc::clone(&state.upstream),
             hosts: Arc::clone(&state.shared.check_hosts),

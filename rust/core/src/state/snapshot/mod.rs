@@ -308,9 +308,9 @@ pub fn drop_in_background(mut old: Arc<Snapshot>) {
     if old.stored_tables.entry_count() < MIN_ENTRIES_FOR_BACKGROUND_DROP {
         return;
     }
-    let gravedigger = std::thread::Builder::new().name("bury".into());
+    let thread_builder = std::thread::Builder::new().name("snapshot-drop".into());
     // Waits until the last request has released the snapshot. If a request holds it longer, that request frees it.
-    drop(gravedigger.spawn(move || {
+    drop(thread_builder.spawn(move || {
         for _ in 0..MAX_DROP_POLLS {
             match Arc::try_unwrap(old) {
                 Ok(last) => return drop(last),
