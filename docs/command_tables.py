@@ -13,7 +13,7 @@ from penstock.cli import main
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Options that the introduction explains.
+# Options that the introduction explains, so the tables of the commands omit them.
 SHARED_OPTIONS = {"--help", "--url", "--api-key", "--config"}
 INTRODUCTION = """Commands that work on the files of this machine read the settings: `--config`, `PENSTOCK_CONFIG`, or
 `./penstock.toml`. Commands that call a running gateway have `--url` (`PENSTOCK_URL`) and `--api-key`

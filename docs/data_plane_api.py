@@ -64,7 +64,7 @@ MESSAGES = {
     },
     "description": "conversation so far",
 }
-# By operation: fields with descriptions, names of the required ones, and an example.
+# Request bodies by operation: fields with descriptions, names of the required fields, and an example.
 BODIES: dict[str, tuple[dict[str, Any], list[str], dict[str, Any]]] = {
     "chatComplete": (
         {

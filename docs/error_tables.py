@@ -14,7 +14,8 @@ def data_plane_errors(core_source: Path) -> list[list[str]]:
     source = (core_source / "error/mod.rs").read_text()
     codes, statuses = (read_match_arms(source, method) for method in ("code", "status"))
     messages = read_match_arms((core_source / "error/message.rs").read_text(), "message")
-    # One variant carries its code as a field. The pairs of code and header are in the source that creates it.
+    # One variant has its error code as a field. `inline_policy.rs` creates it, and names the code and header of each
+    # case.
     carried = re.findall(
         r'\("(\w+_blocked)", (?:"([\w-]+)"|field)\)', (core_source / "resolve/inline_policy.rs").read_text()
     )

@@ -558,7 +558,7 @@ def llms_text() -> str:
 
 
 PAGES = {
-    # In editors it completes and checks configs.
+    # Editors use this schema to complete and check configs.
     "config.schema.json": lambda: json.dumps(engine.config_schema(), indent=2, ensure_ascii=False) + "\n",
     "commands.md": lambda: render_page("Commands", *command_sections()),
     "errors.md": errors_page,
@@ -567,7 +567,7 @@ PAGES = {
     "log-fields.md": lambda: render_page("Log fields", *columns.render_markdown()),
     "openapi.json": openapi_json,
     "openapi-data-plane.json": data_plane_json,
-    # The gateway serves the same file.
+    # The gateway serves this copy.
     "../python/penstock/resources/schema_data_plane.json": data_plane_json,
     "providers.md": providers_page,
     "routes.md": routes_page,

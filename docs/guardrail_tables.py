@@ -41,7 +41,9 @@ def parameter_table(schema: Schema, secrets: Sequence[str]) -> str:
 
 
 def parameter_rows(own: Schema, root: Schema, secrets: Sequence[str], prefix: str = "") -> Iterator[str]:
-    """Yields the rows of the parameters of an object; those of an object within it follow it."""
+    """Yields the table rows of an object's parameters. Rows of a nested object follow the row of the parameter that has
+    it.
+    """
     required = own.get("required", [])
     for name in sorted(own["properties"], key=lambda name: (name not in required, name)):
         schema = resolve_reference(own["properties"][name], root)
@@ -57,7 +59,9 @@ def parameter_rows(own: Schema, root: Schema, secrets: Sequence[str], prefix: st
 
 
 def resolve_reference(own: Schema, root: Schema) -> Schema:
-    """Returns the schema that a reference within the same schema names, with what stands next to the reference."""
+    """Returns the schema in `root` that a `$ref` names, updated with the keys next to the `$ref`. Returns others
+    unchanged.
+    """
     reference = own.get("$ref", "")
     schema: Any = root
     for part in reference.split("/")[1:]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.postgres import Postgres
 
 ADMIN_KEY = "admin-key-of-the-tests-0123456789"
-# For tests that do not depend on the timeouts of the database: the machine may be busy.
+# Long database timeouts for a busy machine, for tests that do not depend on these timeouts.
 PATIENT_STORE = Store(acquire_ms=20_000, statement_ms=40_000)
 
 

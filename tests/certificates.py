@@ -39,7 +39,7 @@ def write_certificate(certificate: Path, key_file: Path, name: str = "penstock t
 
 
 def with_certificate(settings: str, folder: Path) -> str:
-    """Replaces the files of examples, which are on no machine, by those of a certificate that is made here."""
+    """Replaces the certificate files of examples, which do not exist, by a new certificate and its private key."""
     if EXAMPLE_FOLDER not in settings:
         return settings
     write_certificate(folder / "tls.crt", folder / "tls.key")

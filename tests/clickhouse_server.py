@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, urlsplit
 from tests.processes import Program, free_port, wait_for
 
 ROOT = Path(__file__).parents[1]
-# Settings of the HTTP interface itself, and those that one session cannot take back.
+# Settings that are not applied to the session: those of the HTTP interface, and those that a session cannot revert.
 IGNORED_SETTINGS = {"database", "wait_end_of_query", "readonly", "async_insert"}
 
 
@@ -55,7 +55,7 @@ class ClickHouseServer:
         self.port = free_port()
         command = [sys.executable, "-m", "tests.clickhouse_server", str(self.port), str(folder / "data")]
         self.program = Program(command, folder / "clickhouse.log", env=os.environ, cwd=ROOT)
-        # Half a gigabyte of engine may come from a slow disk.
+        # Loading the engine of half a gigabyte from a slow disk takes long.
         wait_for("ClickHouse", self._is_ready, 120)
 
     def _is_ready(self) -> bool | None:
@@ -67,7 +67,7 @@ class ClickHouseServer:
 
 
 def main() -> None:
-    # Only this program needs the engine, which takes long to load.
+    # Imported here, because only this program needs the engine, which takes long to load.
     from chdb.session import Session  # noqa: PLC0415
 
     Handler.session = Session(sys.argv[2])

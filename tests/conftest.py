@@ -48,7 +48,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[object]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out PostgreSQL in modules with `ONE_STORE = True`, where the store does not decide. Orders the files."""
+    """Removes the PostgreSQL variants of tests in modules with `ONE_STORE = True`, whose results do not depend on the
+    database. Orders the test files.
+    """
 
     def is_left_out(item: pytest.Item) -> bool:
         parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}

@@ -109,7 +109,7 @@ class Gateway:
         draft.rename(self.config_file)
 
     def is_ready(self) -> bool | None:
-        """Checks readiness once; returns true or `None` for use with `wait`."""
+        """Checks readiness once; returns true or `None` for use with `wait_for`."""
         self.program.check_alive()
         return responds_ok(f"{self.base_url}/ready") or None
 

@@ -30,13 +30,14 @@ class OtelCollector:
     def __init__(self, port: int = 0) -> None:
         self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        # Headers and bodies of all requests, and the bodies that were accepted.
+        # Headers, paths and bodies of all requests in order. `accepted` has the parsed bodies of accepted requests
+        # only.
         self.headers: list[dict[str, str]] = []
         self.paths: list[str] = []
         self.received: list[bytes] = []
         self.accepted: list[dict[str, Any]] = []
         self.replies: list[CollectorReply] = []
-        # Decides about each request, after the replies.
+        # Decides about each request once the prepared `replies` are used up.
         self.decide: Callable[[dict[str, Any]], CollectorReply] = lambda _payload: CollectorReply()
         self._loop = asyncio.new_event_loop()
         self._runner: web.AppRunner | None = None
@@ -91,7 +92,7 @@ class OtelCollector:
         if self._runner:
             await self._runner.cleanup()
         self._runner = None
-        # Requests that the collector leaves unanswered.
+        # Cancels requests that still wait for a response.
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()

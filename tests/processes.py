@@ -27,7 +27,7 @@ LISTENING_PATTERN = re.compile(r"listening on (http://\S+)")
 
 
 def wait_for(label: str, look: Callable[[], T | None], seconds: float = 20.0) -> T:
-    """Calls `look` until it returns a value; raises `TimeoutError` that names `what` after `seconds`."""
+    """Calls `look` until it returns a value; raises a `TimeoutError` with `label` after `seconds`."""
     deadline = time.monotonic() + seconds
     while True:
         if (actual := look()) is not None:
@@ -38,8 +38,8 @@ def wait_for(label: str, look: Callable[[], T | None], seconds: float = 20.0) ->
 
 
 def responds_ok(url: str) -> bool:
-    """Returns true if a GET request to a plain HTTP address is answered with 200. Clients of HTTP libraries load the
-    system's certificates first, which takes longer than the start of some programs.
+    """Returns true if a GET request to a plain HTTP address is answered with 200. Uses no HTTP library, because those
+    load the system's certificates first, which takes longer than the start of some programs.
     """
     host, _, path = url.removeprefix("http://").partition("/")
     connection = http.client.HTTPConnection(host, timeout=2)

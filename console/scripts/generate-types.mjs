@@ -4,7 +4,7 @@ import openapiTS, { astToString } from "openapi-typescript";
 
 const SOURCE = new URL("../../docs/openapi.json", import.meta.url);
 const RESULT = new URL("../src/api/schema.d.ts", import.meta.url);
-// Second paths of routes that the console uses under another path.
+// Alias paths, for which no types are generated: the console uses another path of the same routes.
 const OTHER_PATHS = /^\/(v2|v1\/v2|admin|health|metrics|dataservice|model-configs|pricing|v1\/workspaces)(\/|$)/;
 
 const document = JSON.parse(await readFile(SOURCE, "utf8"));

@@ -44,7 +44,9 @@ def rate(name: str, *conditions: str) -> str:
 
 
 def sum_of_rates(by: str, name: str, *conditions: str) -> str:
-    """Returns the increase per second, added up by labels."""
+    """Returns the increase of a counter per second, summed for each value of the labels in `by`, or in total if it is
+    empty.
+    """
     return f"sum by ({by}) ({rate(name, *conditions)})" if by else f"sum({rate(name, *conditions)})"
 
 
@@ -61,7 +63,7 @@ def quantile_by(label: str, name: str, *conditions: str) -> Query:
 
 
 def ratio(part: str, whole: str) -> str:
-    """Returns a ratio that is 0 while no series has the part."""
+    """Returns the ratio of two expressions. It is 0 while no series matches `part`."""
     return f"({part} or vector(0)) / {whole}"
 
 

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parents[2]
-# Builds the wheel and is in no release.
+# Packages that only build the wheel. No release contains them.
 BUILD_PACKAGES = frozenset({"maturin"})
-# Part of the lock that belongs to one package.
+# Matches the entry of one package in a lock: name, version and hashes.
 PIN_PATTERN = re.compile(
     r"^([a-z0-9][a-z0-9._-]*)==(\S+)(?: ;[^\n]*?)?((?:[^\n]*\\\n +--hash=sha256:[0-9a-f]{64})*)", re.MULTILINE
 )
-# Crates of the engine and the mock provider; others belong to tests and benches.
+# Crates that a release contains: the engine and the mock provider. Other crates belong to tests and benches.
 PACKED_CRATES = ("penstock-py", "penstock-mock")
 CARGO_SECONDS = 300
 

@@ -21,9 +21,9 @@ from tests.shape.repository import ROOT
 
 BUILD_SECONDS = 600
 START_SECONDS = 60
-# Packages that only the extras bring, and pip and the package itself.
+# Prefixes of packages that the virtual environment does not borrow: pip, penstock, and those that only extras install.
 NOT_BORROWED = ("pip", "penstock", "aiobotocore", "asyncpg", "azure", "botocore", "msal", "nacl", "pynacl", "redis")
-# The compiled engine is the largest part. A release build is about a third of what the tests build.
+# Files that the wheel must contain, besides the compiled engine.
 EXPECTED_MEMBERS = (
     "penstock/console/index.html",
     "penstock/bin/penstock-mock",

@@ -17,7 +17,8 @@ CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 DEBIAN, BUILD, IMAGE = "localhost/debian:bookworm", "localhost/penstock-build", "localhost/penstock"
 CONTAINERFILE = "deploy/container/Containerfile"
 BUILD_SECONDS = 900
-# Does what the stage `build` does around the build of the wheel.
+# Installs the packages of the lock and the wheel, as the stage `build` of the Containerfile does after it built the
+# wheel.
 INSTALL = """
 python3 -m venv /build
 python3 -m venv --without-pip /opt/penstock
@@ -42,14 +43,16 @@ exec chroot --userspec={user} "$root" "$@"
 
 
 def read_trim_step() -> str:
-    """Returns the step of the Containerfile that deletes what the image does not need, and tries the rest."""
+    """Returns the step of the Containerfile that deletes files that the image does not need, and tests that the rest
+    works.
+    """
     text = read_text(CONTAINERFILE)
     begin = text.index("RUN find /opt/penstock")
     return text[begin : text.index("\n\n", begin)].removeprefix("RUN ")
 
 
 class ImageBuilder:
-    """Images in a folder of their own."""
+    """Builds images with buildah, and stores them in a folder of their own."""
 
     def __init__(self, folder: Path) -> None:
         """Creates no image yet."""

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.image, pytest.mark.timeout(BUILD_SECONDS)]
 
 MAX_COMPRESSED_BYTES = 130 * 1000**2
-# The user of some platforms is random. Only its group, 0, is known.
+# Some platforms run containers with a random user id. Only the group, 0, is known.
 RANDOM_USER = "1000690000:0"
-# Writes where the image allows nothing.
+# Python code that writes to the root file system, which must fail.
 WRITE_TO_ROOT = "open('/opt/penstock/written', 'w')"
 
 
@@ -46,7 +46,7 @@ class Container:
     @property
     def environment(self) -> dict[str, str]:
         declared = dict(line.split("=", 1) for line in self.config["Env"])
-        # The programs that enter the container are in the folders of this machine.
+        # `PATH` also has folders of this machine, whose programs enter the container.
         path = f"{declared['PATH']}:/usr/sbin:/bin:/sbin"
         return {**declared, "PATH": path, "PENSTOCK_SERVER_PORT": str(self.port)}
 

@@ -44,7 +44,7 @@ class FakeBatchProvider(RecordingServer):
         self.files: dict[str, bytes] = {}
         self.batches: dict[str, dict[str, Any]] = {}
         self.credentials: set[str] = set()
-        # Number of next requests that are rejected with 429.
+        # Number of requests, from the next one on, that are rejected with 429.
         self.busy = 0
         # If true, rejects every request with 401 and echoes its credential in the message.
         self.echoes = False

@@ -34,8 +34,9 @@ S3_OWNER_HEADERS = {
 }
 # Path of a bucket in Cloud Storage, which S3 stands in for because its calls are the same.
 GCS_PREFIX = "/gcs-files"
-# Request headers that are forwarded to S3, and response headers that belong to one connection.
+# Request headers that are forwarded to S3.
 FORWARDED_HEADERS = ("content-type", "range", "x-amz-server-side-encryption")
+# Response headers of S3 that belong to one connection, so the client does not get them.
 CONNECTION_HEADERS = ("connection", "transfer-encoding", "content-length", "date", "server")
 # Schemas of Cohere's output, which is Avro files.
 TEXT_SCHEMA = {

@@ -1,6 +1,6 @@
-"""Clients and a provider that write down what they saw, for the comparison with the log store.
+"""Clients and a provider that record the requests that they sent or received, for the comparison with the log store.
 
-As a program it sends requests until it has enough, and prints the identifiers of those it saw the end of.
+Run as a program, it sends requests and prints their trace ids, and the trace ids of those whose whole response arrived.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ CONNECTIONS = 24
 TIMEOUT_SECONDS = 30.0
 RETRY_PAUSE_SECONDS = 0.05
 CHUNKS = 5
-# Shares of requests that a provider rejects, that are streamed, and that the client leaves early.
+# Fractions of all requests: rejected by the provider, streamed, and aborted by the client (some of the streamed ones).
 FAILED, STREAMED, LEFT = 0.05, 0.35, 0.05
 USAGE = {"prompt_tokens": 9, "completion_tokens": 4, "total_tokens": 13}
 
 
 class CountingProvider:
-    """HTTP provider in a thread. `served` has the `user` of each request, as often as it arrived."""
+    """HTTP provider in a thread. `served` has the `user` field of each request, once for each time that the request
+    arrived.
+    """
 
     def __init__(self) -> None:
         self.served: list[str] = []

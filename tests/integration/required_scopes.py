@@ -4,8 +4,8 @@ test.
 
 from __future__ import annotations
 
-# By route without its prefix: groups of scopes. The caller needs one scope of each group; `+` separates groups. Without
-# a group, any signed-in user is allowed.
+# Required scopes by route without its prefix. `+` separates groups, and the caller needs one scope of each group.
+# Routes without a group allow any signed-in user.
 REQUIRED_SCOPES: dict[str, frozenset[frozenset[str]]] = {
     route: frozenset(frozenset(group.split()) for group in scopes.split("+") if group)
     for route, scopes in {

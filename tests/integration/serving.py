@@ -87,7 +87,7 @@ def edge_pids(gateway: Gateway, count: int = 1) -> list[int]:
         response = send_raw_request(gateway.base_url, "/v1/health", headers={})
         if response.status != 200:
             return None
-        # The control process has a lower priority, the log worker a name, and the supervisor is known.
+        # Excludes the supervisor by its pid, the log worker by its name, and the control process by its lower priority.
         others = {gateway.program.pid, *filter(is_log_worker, gateway.pids())}
         pids = [pid for pid in gateway.pids() if pid not in others and has_usual_priority(pid)]
         return sorted(pids) if len(pids) == len(response.json()["workers"]) == count else None

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tests.integration.conftest import StoreFactory
 
 
-# The unit tests of these resources run with both kinds of database.
+# Leaves out the PostgreSQL variants: unit tests of these resources cover both databases.
 ONE_STORE = True
 
 
@@ -97,7 +97,7 @@ def create_one_of_each(admin: Client) -> dict[str, Any]:
     config = admin.create("/v1/configs", {"name": "main", "config": {"provider": "@ours"}, **own})
     admin.put(f"/v1/workspaces/{place['id']}", {"defaults": {"user_api_key_config": config["slug"]}})
     admin.create("/v1/labels", {"name": "pilot", "protected": True, **own})
-    # The order of creation is not that in which they include each other.
+    # `a-part` is created before `b-part`, which it includes.
     admin.create("/v1/prompts/partials", {"name": "a", "slug": "a-part", "string": "first", **own})
     admin.create("/v1/prompts/partials", {"name": "b", "slug": "b-part", "string": "b", **own})
     expect_ok(admin.put("/v1/prompts/partials/a-part", {"string": "{{>b-part}}"}))
@@ -128,7 +128,7 @@ def create_organisation_objects(admin: Client, place: dict[str, Any]) -> None:
         {"slug": "custom", "enabled": True, "is_custom": True, "pricing_config": PRICE, "configurations": own},
         {"slug": "gpt-4o", "enabled": False},
     ]
-    # A model with a host of its own needs the credentials of its integration anew.
+    # Adding a model with its own host requires sending the credentials of its integration again.
     sent = {"key": SECRETS["SHARED_KEY"], "configurations": {"custom_headers": headers["custom_headers"]}}
     expected = {"models": models, "allow_all_models": False, **sent}
     expect_ok(admin.put("/v1/integrations/shared/models", expected))

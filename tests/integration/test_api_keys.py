@@ -1,4 +1,4 @@
-"""API keys over HTTP, on both databases: allowed fields, rotation and access."""
+"""API keys over HTTP: allowed fields, rotation and access."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.processes import wait_for
 if TYPE_CHECKING:
     from tests.gateway import Gateway, Mock
 
-# The unit tests of these resources run with both kinds of database.
+# Leaves out the PostgreSQL variants: unit tests of these resources cover both databases.
 ONE_STORE = True
 
 HALF_HOUR_MS = 1_800_000

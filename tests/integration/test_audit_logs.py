@@ -1,4 +1,4 @@
-"""Audit log over HTTP, on both databases."""
+"""Audit log over HTTP."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from tests.integration.management_client import Client, expect_error, expect_ok
 
-# The unit tests of these resources run with both kinds of database.
+# Leaves out the PostgreSQL variants: unit tests of these resources cover both databases.
 ONE_STORE = True
 
 TABLES = {"security": {"trusted_proxies": ["127.0.0.1", "10.0.0.0/8"]}}

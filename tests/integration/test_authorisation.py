@@ -93,7 +93,7 @@ INGEST_ROUTES = {
     "POST /otel/v1/logs",
     "POST /otel/v1/traces",
 }
-# Trials change nothing, so they leave no trace in the audit log.
+# Trials of guardrails and limits change nothing, so the audit log has no entry for them.
 CLASSIFICATIONS = tuple(f"POST /execute-guardrails/{kind}" for kind in ("gibberish", "language", "pii"))
 MODERATIONS = "POST /execute-guardrails/moderations"
 TRIAL_ROUTES = {
@@ -125,7 +125,7 @@ USER_ROLES: dict[str, tuple[str | None, str]] = {
     OWNER: (None, "owner"),
 }
 SIGNING_KEY = ECKey.generate_key("P-256", {"kid": "k", "use": "sig"})
-# Rights are decided before the store is asked.
+# Leaves out the PostgreSQL variants: rights are decided before the store is queried.
 ONE_STORE = True
 TABLES = {
     "log_store": {"enabled": True},
@@ -194,7 +194,7 @@ def canonical_path(path: str) -> str:
 
 
 ROUTES = protected_routes()
-# Each route under its first path.
+# Each route once, under the first of its paths.
 CANONICAL_ROUTES = list({(route.method, canonical_path(route.path)): route for route in reversed(ROUTES)}.values())[
     ::-1
 ]
@@ -263,7 +263,7 @@ class AccessScenario:
         return wait_for("the log worker", create, LOGS_SECONDS)
 
     def visible_logs(self, name: str) -> set[str]:
-        """Returns the ids of those logs of the scene that a caller may see, if its scopes allow the route."""
+        """Returns the ids of the scenario's logs that a caller may see, if its scopes allow the route."""
         _, known = self.callers[name]
         if known is None or known.workspace_id not in {None, self.here["id"]}:
             return set()
@@ -272,8 +272,8 @@ class AccessScenario:
         return {self.log_of_member} if known.user_id == self.people["a member"] else set()
 
     def sees_export(self, name: str) -> bool:
-        """Returns true if a caller may see exports of `here` that another one created: users only as admins who are
-        signed in.
+        """Returns true if a caller may see exports in `here` that another caller created. Users may only if they are
+        admins and do not use an API key.
         """
         _, known = self.callers[name]
         if known is None or known.workspace_id not in {None, self.here["id"]}:
@@ -283,7 +283,7 @@ class AccessScenario:
 
     @property
     def logs_query(self) -> str:
-        """Query that selects the logs of the scene, without those of single tests."""
+        """Query that selects the scenario's own logs, without those that single tests create."""
         return f"workspace_slug={self.here['slug']}&trace_id={','.join(LOG_TRACES)}"
 
     def _key_and_user_callers(self) -> dict[str, tuple[Mapping[str, str], rights.Caller | None]]:
@@ -467,7 +467,7 @@ class AccessScenario:
 
     def _create_partner_for(self, path: str, values: dict[str, str]) -> None:
         if path.startswith("/partner-credentials"):
-            # The organisation has them once.
+            # An organisation has at most one set of credentials for each partner.
             self.admin.delete("/v1/partner-credentials/lakera")
             if "{key}" in path:
                 values["key"] = self.admin.create("/v1/partner-credentials", PARTNER_CREDENTIALS)["slug"]
@@ -562,7 +562,8 @@ class AccessScenario:
             return self._is_log_route_allowed(name, route, known)
         if route.path.endswith("/integrations/{key}/workspaces") and route.method == "PUT":
             return "organisation_integrations.update" in known.granted_scopes(known.workspace_id)
-        # The first list is filtered to the workspaces that the caller may see, and the last one is the same for all.
+        # `/workspaces` lists only workspaces that the caller may see, and `/guardrails/checks` is the same for all
+        # callers.
         if (
             route.path.endswith(("/workspaces", "/v1/models", "/guardrails/checks"))
             and "{key}" not in route.path
@@ -592,7 +593,7 @@ class AccessScenario:
         return known.workspace_id in {None, self.here["id"]} and route.accepts(known.granted_scopes(self.here["id"]))
 
     def _is_log_route_allowed(self, name: str, route: Route, known: rights.Caller) -> bool:
-        # A key of another workspace queries its own workspace, whichever it names.
+        # A key of another workspace queries its own workspace, whichever workspace the request names.
         is_granted = route.accepts(known.granted_scopes(known.workspace_id or self.here["id"]))
         if is_log_query(route.canonical_id):
             return is_granted
@@ -614,7 +615,7 @@ def is_log_route(canonical_id: str) -> bool:
 
 
 def is_log_query(canonical_id: str) -> bool:
-    """Returns true for routes that show those of a workspace's logs that the caller may see."""
+    """Returns true for routes that read many logs of a workspace, limited to those that the caller may see."""
     return canonical_id in {"GET /logs", "GET /logs/tail"} or canonical_id.startswith(
         ("GET /analytics/", "GET /logs/groups/")
     )
@@ -687,7 +688,7 @@ def check_callers(scene: AccessScenario, route: Route, callers: list[str]) -> No
     path, body = scene.prepare_request(route)
     before = count_changes(scene)
     refused = [name for name in callers if not scene.is_allowed(name, route)]
-    # At once, because a search for unknown feedback takes seconds.
+    # In parallel, because a search for unknown feedback takes seconds.
     with ThreadPoolExecutor(4) as pool:
         for name, response in zip(
             refused, pool.map(lambda name: scene.send(name, route, path, body), refused), strict=True
@@ -703,7 +704,8 @@ def check_callers(scene: AccessScenario, route: Route, callers: list[str]) -> No
     assert response.status == status, (allowed, path, response.status, response.body)
     if route.method != "GET":
         assert (count_changes(scene) > before) == (route.canonical_id not in INGEST_ROUTES | TRIAL_ROUTES)
-    # Graphs have the same handler, and each of them asks the log store.
+    # All graphs have the same handler, and each read queries the log store. So only one graph is tried with all
+    # callers.
     is_one_of_many = "/graphs/" in route.path and not route.path.endswith("/graphs/cost")
     if route.path == "/v1/auth/sessions" or is_one_of_many:
         return

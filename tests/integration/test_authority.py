@@ -14,7 +14,7 @@ from tests.processes import wait_for
 if TYPE_CHECKING:
     from tests.integration.raw_http import Response
 
-# Rights are decided before the store. The unit tests of these resources run with both kinds of database.
+# Leaves out the PostgreSQL variants: rights are decided before the store, and unit tests cover both databases.
 ONE_STORE = True
 
 RESERVED_PATHS = (
@@ -100,7 +100,7 @@ def test_key_ends_with_the_membership_of_its_maker(admin: Client, kind: str):
     expect_error(Client(admin.gateway, key).get("/v1/configs"), 401, "AB05")
     assert chat(admin, key).status == 401
     if kind == "rotated":
-        # The text that its own user holds stays valid until the transition ends.
+        # The secret from before the rotation, which the key's own user has, stays valid until the transition ends.
         assert Client(admin.gateway, created["key"]).get("/v1/configs").status == 200
 
 
@@ -225,7 +225,7 @@ def test_body_of_a_stranger_is_not_collected(admin: Client):
 
 @pytest.mark.parametrize("path", ["/v1/configs", "/v1/workspaces", "/v1/auth/sessions"])
 def test_deep_documents_get_400(admin: Client, path: str):
-    # Strangers may send small bodies only.
+    # Callers without credentials may send only small bodies.
     depth = 1200 if path == "/v1/auth/sessions" else 50_000
     for deep in (b"[" * depth + b"]" * depth, b'{"a":' * depth + b"1" + b"}" * depth):
         headers = {**JSON_HEADERS, "x-gateway-api-key": admin.key}

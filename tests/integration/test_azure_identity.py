@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.gateway import Mock
     from tests.integration.management_client import Client
 
-# The unit tests of these resources run with both kinds of database.
+# Leaves out the PostgreSQL variants: unit tests of these resources cover both databases.
 ONE_STORE = True
 
 TABLES = {"upstream": {"trusted_custom_hosts": ["127.0.0.1"]}}

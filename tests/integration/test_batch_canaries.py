@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from tests.gateway import Gateway, Mock
     from tests.integration.conftest import StoreFactory
 
-# What is stored is the same in each kind of database.
+# Leaves out the PostgreSQL variants: both kinds of database store the same values.
 ONE_STORE = True
 pytestmark = pytest.mark.usefixtures("closed")
 WINDOW_24H = "24h"

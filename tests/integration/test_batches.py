@@ -1,5 +1,5 @@
-"""Files and batches that the gateway stores and runs itself, through OpenAI's SDK. Each line is answered once, whatever
-happens meanwhile.
+"""Files and batches that the gateway stores and runs itself, through OpenAI's SDK. Each line gets one response, even if
+processes are killed meanwhile.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tests.gateway import Mock
     from tests.integration.batching import RestartableGateway
 
-# The unit tests of these resources run with both kinds of database.
+# Leaves out the PostgreSQL variants: unit tests of these resources cover both databases.
 ONE_STORE = True
 
 pytestmark = pytest.mark.usefixtures("closed")

@@ -70,7 +70,7 @@ INVALID_CHUNKS = {
 
 
 def send_slowly(connection: RawConnection, chunk: bytes, pause: float) -> float:
-    """Sends a piece repeatedly until there is a response; returns the time that this took in seconds."""
+    """Sends `chunk` repeatedly until there is a response; returns the time that this took in seconds."""
     started = time.monotonic()
     connection.socket.settimeout(pause)
     while time.monotonic() - started < 10:

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     Call = tuple[str, str, bytes | None, dict[str, str]]
 
-# The unit tests of these resources run with both kinds of database.
+# Leaves out the PostgreSQL variants: unit tests of these resources cover both databases.
 ONE_STORE = True
 
 
@@ -57,7 +57,7 @@ def sigv4_header(access_key_id: str, name: str) -> str:
     return f"AWS4-HMAC-SHA256 Credential={scope}, SignedHeaders=host, Signature={canary(name)}"
 
 
-# Command lines of the processes are searched for secrets, and a fork has those of the fork server.
+# `real_start`, because the tests search the command lines of processes, and a fork has that of the fork server.
 pytestmark = [pytest.mark.real_start, pytest.mark.timeout(150)]
 TABLES = {
     "keys": [{"name": "k", "key": canary("gateway key")}, {"name": "old", "key": canary("old key"), "expires_at": 1}],
@@ -122,7 +122,7 @@ def secret_headers() -> list[dict[str, str]]:
         {"x-gateway-custom-host": f"http://user:{canary('userinfo')}@127.0.0.1:1/v1"},
         {"x-gateway-custom-host": f"http://user:?{canary('odd userinfo')}#@127.0.0.1:1/v1"},
         {"x-gateway-custom-host": f"http://127.0.0.1:1/v1?key={canary('query of a host')}"},
-        # Hosts that refuse connections, are not allowed or do not exist, each with a credential that is meant for it.
+        # Hosts that refuse connections, are not allowed or do not exist, each with a credential for it.
         {"x-gateway-custom-host": "http://127.0.0.1:1/v1", "authorization": f"Bearer {canary('refusing host')}"},
         {"x-gateway-custom-host": "http://10.0.0.1/v1", "authorization": f"Bearer {canary('private host')}"},
         {"x-gateway-custom-host": "http://nobody.invalid/v1", "authorization": f"Bearer {canary('no host')}"},

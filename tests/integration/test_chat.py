@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tests.gateway import Gateway, Mock
     from tests.integration.raw_http import Response
 
-# Mock models whose responses are no errors, however odd; the client must get the same bytes.
+# Mock models with unusual but successful responses. The client must get the same bytes.
 STREAM_MODELS = [
     "mock",
     "mock?chunks=1",

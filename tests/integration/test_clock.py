@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tests.integration.raw_http import Response
     from tests.redis_server import RedisServer
 
-# The unit tests of these resources run with both kinds of database.
+# Leaves out the PostgreSQL variants: unit tests of these resources cover both databases.
 ONE_STORE = True
 
 HOUR, DAY = 3600, 86_400
@@ -199,7 +199,7 @@ def test_clock_jumps_under_load_affect_only_expiry(
     key = RSAKey.generate_key(2048, {"kid": "one", "use": "sig", "alg": "RS256"})
     born = time.time()
     keys = [{"name": "steady", "key": STEADY}, {"name": "brief", "key": BRIEF, "expires_at": int(born + HOUR / 2)}]
-    # A clock jump ends no wait, so these are long enough for a busy machine.
+    # A clock jump does not end these waits, so they can be long enough for a busy machine.
     store = {"acquire_ms": 10_000, "statement_ms": 20_000}
     tables: dict[str, Any] = {
         "mock": {"host": provider.url},

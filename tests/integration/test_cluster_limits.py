@@ -1,5 +1,5 @@
-"""Limits of three nodes that share Redis and PostgreSQL: a hard budget is never exceeded, also if workers are killed in
-the middle of streams, and the ledger has exactly what the records say.
+"""Limits of three nodes that share Redis and PostgreSQL. A hard budget is never exceeded, even if workers are killed
+during streams. The ledger and the records have the same costs.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def test_hard_budget_of_three_nodes_is_never_exceeded(nodes: list[Gateway]):
         edge_pids(nodes[1], 1)
         wait_for_redis(nodes[1])
         third = list(pool.map(send, range(400, 600)))
-    # What nodes took in advance comes back within a second.
+    # Nodes return the parts of the budget that they reserved in advance within a second.
     wait_for("more requests", lambda: [send(number) for number in range(20)].count(200) < 2 or None, 30)
     statuses = set(first + second + third)
     assert statuses <= {200, 412, 0, 502, 503}, statuses
@@ -170,7 +170,8 @@ def test_hard_budget_of_three_nodes_is_never_exceeded(nodes: list[Gateway]):
     spent, recorded = wait_for("the ledger", read_usage, 20)
     assert spent == recorded
     assert spent <= NANODOLLARS, spent
-    # What the killed worker held comes back after a minute, and a request reserves its highest possible cost.
+    # The part that the killed worker had reserved comes back after a minute. A request reserves its highest possible
+    # cost.
     assert spent > NANODOLLARS // 2, spent
 
 
@@ -190,12 +191,12 @@ def test_rate_limit_of_three_nodes_admits_exactly_its_value(nodes: list[Gateway]
     assert set(statuses) == {200, 429}
 
     def admitted_in_all() -> bool | None:
-        # What a node took in advance comes back after a second.
+        # A node returns the part of the limit that it reserved in advance after a second.
         statuses.extend(send_chat(node, caller.key, tokens=5).status for node in nodes)
         return statuses.count(200) == 90 or None
 
     wait_for("the rest", admitted_in_all, 10)
-    # Redis forgets everything: nothing is admitted again.
+    # Redis restarts without its counters. The limit is still used up, so no request is admitted.
     redis.stop()
     redis.start()
     for node in nodes:
@@ -239,7 +240,8 @@ def test_nodes_that_start_without_redis_share_limits(
                 assert "penstock-share" in (response.get_header("ratelimit-policy") or "")
                 return admitted[sent] if admitted[sent] > 3 else None
 
-            # Nodes that just started get nothing until all know them, and a share of each second after it.
+            # A node that has just started admits nothing until all nodes know it. After that it has a share of each
+            # second.
             wait_for("a second that is shared", use_second, 120)
             for _ in range(30):
                 use_second()

@@ -1,4 +1,4 @@
-"""Configs over HTTP, on both databases. Requests are served by the saved config."""
+"""Configs over HTTP. Requests are served by the saved config."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tests.gateway import Mock
 
 
-# The unit tests of these resources run with both kinds of database.
+# Leaves out the PostgreSQL variants: unit tests of these resources cover both databases.
 ONE_STORE = True
 
 MOCK_TARGET = {"provider": "mock", "name": "a"}
@@ -253,7 +253,7 @@ def test_masked_credential_is_bound_to_its_address_and_version(admin: Client, wo
     params = {"provider": "openai", "override_params": {"api_key": fetched["api_key"]}}
     expect_error(admin.put(path, {"config": params}), 400, "AB01", "config.override_params.api_key", "is masked")
     save_config(admin, path, fallback_config(SECRET, OTHER))
-    # No older version tells which of the two credentials is meant.
+    # No older version shows which of the two credentials the mask stands for.
     both = json.loads(admin.read(path)["config"])["targets"]
     save_config(admin, path, fallback_config(SECRET))
     save_config(admin, path, fallback_config(SECRET, OTHER))

@@ -209,7 +209,7 @@ def run_browser_tests(admin: Client, environment: dict[str, str], *files: str) -
 @pytest.mark.slow(190)
 @pytest.mark.timeout(MAX_BROWSER_SECONDS + 20)
 def test_pages_in_a_browser(admin: Client, seeded: dict[str, str]):
-    """Draws docs/console.png anew, too, if `PENSTOCK_README_PICTURE` has its absolute path."""
+    """Also redraws docs/console.png if `PENSTOCK_README_PICTURE` contains its absolute path."""
     gateway = admin.gateway
     command = ("users", "sign-in-link", "--config", str(gateway.config_file), "--url", gateway.base_url)
     link = run_penstock(*command, env=gateway.env, cwd=gateway.folder).stdout.strip()

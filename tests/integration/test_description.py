@@ -20,13 +20,13 @@ from tests.integration.management_client import ADMIN_KEY
 if TYPE_CHECKING:
     from tests.integration.management_client import Client
 
-# The store does not decide what a route accepts and returns.
+# Leaves out the PostgreSQL variants: what a route accepts and returns does not depend on the database.
 ONE_STORE = True
 DESCRIPTION: dict[str, Any] = json.loads(openapi_json())
 SCHEMA = schemathesis.openapi.from_dict(DESCRIPTION)
-# Other paths of the same handlers.
+# Prefixes of alias paths, whose handlers have another path too.
 ALIAS_PATHS = ("/v2/", "/v1/v2/", "/v1/admin/workspaces")
-# For each operation and database; the seed differs between databases.
+# Number of generated requests for each operation.
 MAX_EXAMPLES = 6
 ALLOWED_STATUSES = {200, 304, 400, 401, 403, 404, 405, 409, 412, 415, 429}
 

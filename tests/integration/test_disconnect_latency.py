@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.figures
 
-# The promised limits are 2, 20 and 100 ms; this process is also the provider and the client, and adds its own pauses.
+# Limits of the median and of the maximum. The promised limits are 2 and 100 ms, but this process is also provider and
+# client, and adds its own pauses.
 USUALLY_MS, AT_MOST_MS = 20, 300
 PROVIDER_HEADERS = {"x-gateway-provider": "mock", "authorization": "Bearer sk-provider"}
 METERED_PHASES = {"flowing", "paused", "pushed back"}
@@ -103,7 +104,7 @@ def test_closing_an_http2_connection_ends_all_its_streams(tmp_path: Path):
 
 def test_half_closed_connection_counts_as_disconnected(served: Gateway, provider: Mock):
     """The server cannot distinguish a client that has finished sending from one that has disconnected; see
-    docs/time.md.
+    docs/timeouts.md.
     """
     with RawConnection(served.base_url) as connection:
         connection.send(encode_request("POST", CHAT_PATH, MOCK_HEADERS, chat_body("mock?first_ms=30000")))

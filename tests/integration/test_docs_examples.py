@@ -44,7 +44,7 @@ OTHER_PAGES = {
 RUNNABLE_COMMANDS = ("curl ", "penstock keys create ")
 KEY_HEADERS = ("x-gateway-api-key:", "authorization:", "x-api-key:")
 EXPORT_PATTERN = re.compile(rf"^export (\w+)={PLACEHOLDER}  # (.*)$", re.MULTILINE)
-# A provider that the pages use and do not save themselves.
+# Providers that the pages use without creating them.
 SAVED_PROVIDERS = {"my-openai": "openai", "my-anthropic": "anthropic"}
 # Environment of the examples: credentials that a reader has.
 CREDENTIAL_NAMES = (
@@ -177,7 +177,7 @@ def test_commands_of_the_page_return_what_it_shows(page: str, admin: Client, pro
             expected = parse_response(follower.text) if follower and follower.language == "http" else None
             differing += [f"example {example.number}: {difference}" for difference in run.run(example, expected)]
     assert not differing, "\n".join(differing)
-    # A response that follows no command would be checked by nothing.
+    # Each `http` block must follow a runnable command, because otherwise nothing would check it.
     response = [example for example in examples if example.language == "http"]
     before = [examples[example.number - 1] for example in response]
     assert all(map(is_runnable, before))

@@ -41,7 +41,7 @@ MAX_EXIT_SECONDS = 30
 
 
 def config_tables(provider: Mock, drain: float = DRAIN) -> dict:
-    # The gateway delays its shutdown only if it serves other machines too; a key allows that.
+    # The gateway delays its shutdown only if it serves other machines too, for which it needs a key.
     return {
         "server": {"host": "0.0.0.0", "shutdown_delay_seconds": NOTICE, "drain_seconds": drain},
         "keys": [{"name": "k", "key": "pk-of-one"}],

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tests.integration.management_client import Client
     from tests.integration.raw_http import Response
 
-# The scenario creates logs and tokens.
+# `AccessScenario` creates logs and tokens, which need these settings.
 TABLES = AUTHORISATION_TABLES
 DESCRIPTION: dict[str, Any] = json.loads(openapi_json())
 # JSON source text, as it stands in a body.
@@ -52,12 +52,12 @@ EXTREME_URL_VALUES = (
 )
 # The response of this route does not end. It has the filters of `/v1/logs`.
 ROUTES = tuple(route for route in CANONICAL_ROUTES if route.path != "/v1/logs/tail")
-# These have a store of their own, so they are tried with the embedded database, and all others with PostgreSQL, which
-# rejects more values.
+# Logs have a store of their own, so their routes are tried with SQLite only. All other routes are tried with
+# PostgreSQL, which rejects more values.
 LOG_PATHS = ("/v1/analytics", "/v1/logs", "/v1/admin/logs", "/v1/feedback")
 PLACEHOLDER = "the place of a value"
 MAX_DEPTH = 6
-# A route tries every fourth case.
+# Each route is tried with every fourth of its cases.
 CASE_STEP = 4
 # A route with more parameters has the filters of logs.
 MAX_OWN_PARAMETERS = 21
@@ -69,8 +69,9 @@ class RequestCase(NamedTuple):
     method: str
     path: str
     body: bytes | None
-    # Location of the replaced value, and the value that replaces it.
+    # Location of the replaced value, such as `?page_size` or the path in the body.
     location: str
+    # Value that replaces it.
     value: str | bytes
 
 
@@ -206,7 +207,7 @@ def test_no_field_value_causes_a_server_error(scene: AccessScenario, request: py
                 continue
             path, body = scene.prepare_request(route)
             every = [*iter_url_cases(route, path, body, number), *iter_body_cases(route, path, body)]
-            # Routes have few values for each place, so that another route tries the values that this one leaves out.
+            # Each route begins at another case, so that other routes try the cases that this one leaves out.
             tries = every[number % CASE_STEP :: CASE_STEP]
             count += len(tries)
             for tried, response in zip(tries, pool.map(partial(send_case, scene, route), tries), strict=True):

@@ -1,4 +1,4 @@
-"""Rules of single fields and routes of the management API that concern several resources, on both databases."""
+"""Rules of single fields and routes of the management API that concern several resources."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.integration.raw_http import CHAT_PATH, MOCK_HEADERS, chat_body, send_
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# The unit tests of these resources run with both kinds of database.
+# Leaves out the PostgreSQL variants: unit tests of these resources cover both databases.
 ONE_STORE = True
 
 TIME_RANGE_QUERY = "start_time=2020-01-01T00:00:00Z&end_time=2099-01-01T00:00:00Z"
@@ -91,7 +91,7 @@ def test_rejects_nul_in_a_file_name(admin: Client, scene: Mapping[str, Any]):
     part = b'--b\r\ncontent-disposition: form-data; name="%s"%s\r\n\r\n%s\r\n'
     fields = {"x-gateway-api-key": caller.key, "content-type": "multipart/form-data; boundary=b"}
     for name, status in ((b'; filename="a.jsonl"', 200), (b'; filename="a\0.jsonl"', 400)):
-        # File content may contain anything.
+        # A file name must not contain NUL, but the content of a file may contain any bytes.
         sent = part % (b"purpose", b"", b"batch") + part % (b"file", name, b'"\\u0000"\0') + b"--b--\r\n"
         response = send_raw_request(caller.gateway.base_url, "/v1/files", sent, fields)
         assert response.status == status, response.body

@@ -9,7 +9,7 @@ from tests.integration.management_client import expect_error, expect_ok
 if TYPE_CHECKING:
     from tests.integration.management_client import Client
 
-# The unit tests of these resources run with both kinds of database.
+# Leaves out the PostgreSQL variants: unit tests of these resources cover both databases.
 ONE_STORE = True
 
 

@@ -25,7 +25,7 @@ from tests.integration.writable_fields import (
 if TYPE_CHECKING:
     from tests.integration.management_client import Client
 
-# The unit tests of these resources run with both kinds of database.
+# Leaves out the PostgreSQL variants: unit tests of these resources cover both databases.
 ONE_STORE = True
 
 DESCRIPTION: dict[str, Any] = json.loads(openapi_json())
@@ -92,7 +92,7 @@ def test_create_and_update_responses_have_documented_types(scene: SampleObjects)
         (expect_ok(admin.put(f"/v1/admin/workspaces/{scene.workspace_id}", {"name": "Fields"})), WORKSPACE_FIELDS),
     ]
     assert not [result for response, table in responses if (result := mismatched_fields(response, table))]
-    # Updates and deletes return no other fields, or an empty object.
+    # Updates of API keys and integrations, and deletes of API keys, return an empty object.
     assert [responses[1][0], responses[6][0]] == [{}, {}]
     assert expect_ok(admin.delete(f"/v1/api-keys/{created['id']}")) == {}
 
@@ -192,7 +192,8 @@ def test_integration_models_and_workspaces_are_read_back(scene: SampleObjects):
     schemas = DESCRIPTION["components"]["schemas"]
     # `model_name` is another name of `name`.
     assert set(schemas["UpsertIntegrationModel"]["properties"]) - {"model_name"} == set(model)
-    # Other tests store secret options in the shared integration, and a new host would need all of them anew.
+    # Other tests store secret options in the shared integration, and a new host would require sending all of them
+    # again.
     created = scene.admin.create("/v1/integrations", {"name": "m", "ai_provider_id": "openai", "key": "sk-0123456789"})
     path = f"/v1/integrations/{created['slug']}"
     expect_ok(scene.admin.put(f"{path}/models", {"models": [model], "allow_all_models": False, "key": "sk-0123456789"}))

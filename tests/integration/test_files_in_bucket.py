@@ -79,7 +79,7 @@ class Bucket(NamedTuple):
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """Accepts connections but never responds."""
+        """Freezes the server during the block: it accepts connections but never responds."""
         os.kill(self.program.pid, signal.SIGSTOP)
         try:
             yield
@@ -162,7 +162,7 @@ def test_frozen_bucket_is_reported_and_content_is_deleted_later(restarted: Start
         expect_error(client.get(f"/v1/files/{created.id}"), 404, "AB08")
     # The bucket may still handle the requests that it received while it was frozen.
     assert "is deleted later" in here.gateway.program.read_output()
-    # The first thing that the next process does.
+    # The next process deletes the content when it starts.
     here.gateway.stop()
     here.start()
     wait_for("the deletion", lambda: bucket.names() == before - {bare_id(created.id)} or None, 10)

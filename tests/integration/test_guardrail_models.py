@@ -29,7 +29,7 @@ EXECUTE = "/v1/execute-guardrails"
 
 
 class JudgeServer(ThreadingHTTPServer):
-    """Provider whose model decides as the text says: it objects to texts with `bad`."""
+    """Provider whose model acts as a judge. It rejects texts that contain `bad`."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), JudgeHandler)
@@ -223,7 +223,7 @@ def test_caller_at_its_own_limits_does_not_get_past_a_model_check(admin: Client,
     limited = admin.with_new_key(workspace_id=workspace, scopes=["completions.write"], rate_limits=rates)
     caller = Client(limited.gateway, limited.key, config)
     wait_for("the key", lambda: caller.post(CHAT_PATH, body).status != 401 or None, 5)
-    # Questions are no requests of the caller, so both of its requests are checked.
+    # Questions to the judge do not count as requests of the caller, so both of its requests are checked.
     assert [caller.post(CHAT_PATH, body).status for _ in range(2)] == [446, 429]
     tokens = [{"type": "tokens", "unit": "rph", "value": 1}]
     poor = admin.with_new_key(workspace_id=workspace, scopes=["completions.write"], rate_limits=tokens)

@@ -171,7 +171,7 @@ def test_example_of_the_documentation_denies_and_replaces(team: Client, provider
     assert redacted.status == 200
     (result,) = redacted.json()["hook_results"]["before_request_hooks"]
     assert (result["verdict"], result["transformed"]) == (True, True)
-    # The provider got the new text, in place of that of the request before.
+    # The provider received the redacted text: its body differs in size from the previous one, whose text is `nothing`.
     sent, original = [entry["body_bytes"] for entry in provider.ledger()[-1:-3:-1]]
     assert sent - original == len("see a ticket") - len("nothing")
     assert ask(team, "see T-42", {"acme.no_tickets": {**limits, "prefix": "T-"}}).status == 446

@@ -208,7 +208,7 @@ def test_trial_needs_scopes(admin: Client, workspace: str, team: Client):
 
 
 def test_costly_patterns_do_not_delay_other_requests(team: Client):
-    """The work of this pattern grows with the square of the text, without a step back that could be counted."""
+    """This pattern takes quadratic time in the length of the text, without backtracking steps that could be counted."""
     hook = {"id": "slow", "deny": True, "default.regexMatch": {"rule": r"(?=(a+))\1+b"}}
     config = json.dumps({"provider": "mock", "input_guardrails": [hook]})
     with ThreadPoolExecutor(4) as pool:
@@ -218,7 +218,7 @@ def test_costly_patterns_do_not_delay_other_requests(team: Client):
             assert ask(team, "hello").status == 200
             responded += not any(item.done() for item in slow)
     assert {item.result().status for item in slow} == {446}
-    # The others are answered while all of these are still being checked.
+    # The other requests get responses while all texts with the costly pattern are still being checked.
     assert responded > 2
 
 

@@ -17,15 +17,16 @@ if TYPE_CHECKING:
 
 H2SPEC_MODULE = "github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible"
 GO_CACHE = Path(__file__).parents[2] / ".cache/go"
-# The response of this path is longer than the flow-control windows of some cases, and comes from another process. Some
-# cases send two errors in turn about a request that they leave open; they fail if its complete response arrives before
-# the second error (RFC 9113 §8.1 allows that). A response of the engine itself arrives first in one round of forty.
+# The response of this path is longer than the flow-control windows of some cases, and comes from the control process.
+# Some cases send two errors in turn about a request that they leave open; they fail if its complete response arrives
+# before the second error (RFC 9113 §8.1 allows that). A response of the engine itself arrives first in one round of
+# forty.
 REQUEST_PATH = "/v1/health"
 CASES, BUILD_SECONDS, RUN_SECONDS = 146, 300, 120
 GOOD_ROUNDS, MOST_ROUNDS = 3, 10
 # A client that does not send the HTTP/2 preface gets an HTTP/1.1 response, because one port serves both protocols.
 PREFACE_CASE = "Sends invalid connection preface"
-# On a busy machine the other process responds before the tool continues in every second round.
+# On a busy machine the response of `REQUEST_PATH` arrives too early in every second round.
 pytestmark = pytest.mark.figures
 
 

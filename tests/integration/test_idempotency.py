@@ -349,7 +349,7 @@ UPDATE_CASES: dict[str, UpdateCase] = {
 
 
 def test_every_update_and_delete_route_has_a_case():
-    # Feedback cannot be read at its path, so nobody has its ETag.
+    # Feedback cannot be read at its path, so clients cannot get its ETag.
     covered = {FEEDBACK_PATH, RESET_PATH} | PROMPT_ACTIONS
     assert {path for _, path in documented_routes("if-match", "put")} == {*UPDATE_CASES, *covered}
     assert {path for _, path in documented_routes("if-match", "delete")} - PROMPT_ACTIONS == set(DELETE_CASES)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tests.integration.management_client import Client
     from tests.postgres import Postgres
 
-# The unit tests of these resources run with both kinds of database.
+# Leaves out the PostgreSQL variants: unit tests of these resources cover both databases.
 ONE_STORE = True
 SALT_KEY = "sk-salt-of-the-tests-0123456789"
 OLD_KEY, LIMITED_KEY, TEAM_KEY, SPENT_KEY = (

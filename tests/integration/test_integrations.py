@@ -1,4 +1,4 @@
-"""Integrations over HTTP, on both databases: field round trips, workspace access, and their use on the data plane."""
+"""Integrations over HTTP: field round trips, workspace access, and their use on the data plane."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.processes import wait_for
 if TYPE_CHECKING:
     from tests.gateway import Mock
 
-# The unit tests of these resources run with both kinds of database.
+# Leaves out the PostgreSQL variants: unit tests of these resources cover both databases.
 ONE_STORE = True
 
 CANARY = "sk-canary-integration-0123456789"

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from tests.gateway import Mock
     from tests.postgres import Postgres
 
-# The unit tests of these resources run with both kinds of database.
+# Leaves out the PostgreSQL variants: unit tests of these resources cover both databases.
 ONE_STORE = True
 
 # Number of kills; set `PENSTOCK_KILLS` for a longer run of, for example, 1,000.
@@ -156,7 +156,7 @@ def collect_acknowledged_slugs(app: ForkedApp, chance: random.Random) -> list[st
         content = pipe.readline()
         time.sleep(chance.uniform(SHORTEST, LONGEST))
         os.kill(child, signal.SIGKILL)
-        # A line without its newline was not acknowledged.
+        # A slug without its newline was not acknowledged.
         content += pipe.read()
     os.waitpid(child, 0)
     return [line.decode() for line in content.split(b"\n")[:-1]]

@@ -166,7 +166,7 @@ def test_snapshot_swap_hardly_delays_requests(large: tuple[Client, str]):
     options = {"rate": 200, "connections": 8, "seconds": 3, "headers": headers}
     wait_for("the key", lambda: request_status(client, key_text(0), "pc-0") == 200 or None, 15)
     rises: list[float] = []
-    # Other load on this machine varies between rounds.
+    # Other load on this machine varies, so there are several rounds and the lowest rise counts.
     while len(rises) < MAX_ROUNDS and (not rises or min(rises) > MAX_P99_RISE_MS):
         with run_load("rate", client.gateway.base_url + CHAT_PATH, **options) as calm:
             pass

@@ -37,14 +37,15 @@ if TYPE_CHECKING:
     from tests.processes import Program
     from tests.redis_server import RedisServer
 
-# Requests in all, and kills of edge workers; the log worker and the control process are killed half as often.
+# Number of requests that all clients send together.
 REQUESTS = int(os.environ.get("PENSTOCK_LEDGER_REQUESTS", "200000"))
+# Number of kills of edge workers. The log worker and the control process are killed half as often.
 KILLS = int(os.environ.get("PENSTOCK_LEDGER_KILLS", "20"))
 CLIENTS, WORKERS = 2, 2
 REGION, BUCKET = "eu-west-1", "bodies"
 OUTAGE_SECONDS = 2.0
 SETTLE_SECONDS = 180
-# Time in which a killed process is replaced.
+# Maximum time until a killed process is replaced.
 RESTART_SECONDS = 30
 MASTER_KEY = "A" * 43 + "="
 
@@ -88,7 +89,9 @@ class Disturbances:
             self._failure = error
 
     def _kill(self, name: str) -> None:
-        """Kills a process as soon as all of them run again. Asks only the system, because the gateway may be busy."""
+        """Kills a process as soon as all of them run again. Finds them through the operating system, because the
+        gateway may be busy.
+        """
         started = time.monotonic()
         pids = wait_for(f"the processes before a kill of {name}", self._find_processes, RESTART_SECONDS)
         print(f"{name} is killed after {time.monotonic() - started:.1f} s")
@@ -190,7 +193,7 @@ def wait_until_read(gateway: Gateway) -> None:
     def is_read() -> bool | None:
         return read_metrics(gateway).get("penstock_log_worker_lag_seconds") == 0 or None
 
-    # The lag of the moment may be that of a worker which has just started.
+    # Three checks, because a log worker that has just started may report no lag.
     for _ in range(3):
         wait_for("the log worker", is_read, SETTLE_SECONDS)
         time.sleep(1)

@@ -43,7 +43,7 @@ pytestmark = [pytest.mark.slow(30), pytest.mark.figures]
 WORKERS = int(os.environ.get("PENSTOCK_FIGURES_WORKERS", "2"))
 CLIENTS = int(os.environ.get("PENSTOCK_FIGURES_CLIENTS", "60"))
 MIN_ADMITTED, MAX_RESET_SECONDS = 0.95, 1.0
-# A request is admitted at some time between when it was sent and when its response arrived.
+# Time when an admitted request was sent, time when its response arrived, and its usage. It was admitted between both.
 Admission = tuple[float, float, int]
 
 
@@ -129,7 +129,7 @@ def test_budget_of_a_dollar_is_never_exceeded(nodes: list[Gateway]):
     admitted = clients.statuses.count(200)
     print(f"{len(clients.statuses)} requests, {admitted} admitted, ${spent / NANODOLLARS} of $1")
     assert spent <= NANODOLLARS, spent
-    # The count starts again, and the same holds.
+    # After the reset, the new budget is not exceeded either.
     assert admin.put(f"{location}/{policy}", {"reset_usage_for_value": workspace["id"]}).status == 200
     wait_for("the reset", lambda: send_chat(nodes[0], key, tokens=5).status == 200 or None, 20)
     SpendingClients(nodes, key).spend()
@@ -170,7 +170,7 @@ def test_a_reset_reaches_all_nodes_within_a_second(nodes: list[Gateway]):
 def send_paced(
     nodes: list[Gateway], key: str, rate: float, seconds: float, amount: Callable[[Any], int]
 ) -> list[Admission]:
-    """Sends requests at a rate. Returns when each admitted one was sent and answered, and how much it used."""
+    """Sends requests at a rate. Returns the admitted requests with their times and usage."""
     admitted: list[Admission] = []
 
     def call(number: int, due: float) -> None:
@@ -191,7 +191,7 @@ def send_paced(
 
 
 def highest_window(admitted: list[Admission], seconds: float, starts: Iterator[float]) -> int:
-    """Returns the most that was admitted for certain in one window."""
+    """Returns the maximum usage that was certainly admitted within one window."""
     return max(
         sum(used for sent, done, used in admitted if start <= sent and done < start + seconds) for start in starts
     )
@@ -208,7 +208,7 @@ def test_rate_limits_admit_nearly_everything_and_never_more(nodes: list[Gateway]
         )
         begin, end = min(sent for sent, _, _ in admitted), max(done for _, done, _ in admitted)
         starts = [float(second) for second in range(int(begin), int(end) + 1)]
-        # The first and the last window are not whole.
+        # Ignores the first and the last window, which are incomplete.
         whole = [used for sent, _, used in admitted if starts[1] <= sent < starts[-1]]
         part = sum(whole) / (value * (len(starts) - 2))
         print(f"{kind} at {rate:.0f}/s: {sum(whole)} of {value}/s in {len(starts) - 2} s, {part:.1%}")

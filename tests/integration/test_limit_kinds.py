@@ -90,7 +90,7 @@ def test_limits_in_tokens_are_those_of_their_user(tokens: TokenGateway):
     assert (first.status, second.status, second.json()["error"]["param"]) == (200, 429, "eve")
     for response in (first, second):
         assert response.get_header("ratelimit-policy") == '"token-of-eve-requests";q=1;w=86400'
-    # Claims that are no limits are not ignored.
+    # A claim with invalid limits is not ignored: it makes the token invalid.
     assert tokens.send_chat(tokens.sign_token(usage_limits={"credit_limit": "much"})).status == 401
 
 

@@ -287,7 +287,7 @@ def test_sdks_do_not_repeat_requests_over_a_budget(admin: Client, provider: Mock
     assert (refused.value.status_code, refused.value.code) == (412, "04")
     assert also_refused.value.status_code == 412
     assert "usage limit of API key `spent sdk`" in also_refused.value.message
-    # None of them reached the provider, and none was sent again.
+    # No rejected request reached the provider, and the SDKs sent none again.
     assert len(provider.ledger()) == before
 
     def find_refusals() -> list[str] | None:
@@ -398,7 +398,7 @@ def test_keys_workspaces_and_providers_show_their_usage(admin: Client):
     (row,) = [item for item in admin.read("/v1/api-keys?page_size=100")["data"] if item["id"] == key_id]
     assert row["current_usage"] == 3
     assert admin.read(f"/v1/workspaces/{workspace_id(admin)}")["current_usage"] is None
-    # What was read may be sent back, although the usage has changed since.
+    # A key may be sent back as it was read, although its usage has changed since.
     key = admin.read(f"/v1/api-keys/{key_id}")
     expect_ok(admin.put(f"/v1/api-keys/{key_id}", {**key, "current_usage": 1}))
 
@@ -423,7 +423,7 @@ def test_rates_that_come_close_to_their_limit_are_listed(admin: Client, workspac
     rates = wait_for("the rates", find_rates, 10)
     of_policy, of_key = rates["policy", "kim"], rates["api_key", ""]
     assert (of_policy["used_percent"], of_policy["unit"], of_policy["value"]) == (80, "rpd", 10)
-    # Refused requests are no usage.
+    # Rejected requests do not count as usage.
     assert (of_key["used_percent"], of_key["current_usage"]) == (100, 4)
     near = admin.read(f"/v1/limits/rates?workspace_id={place}&min_used_percent=90")["data"]
     assert {row["owner_name"] for row in near} >= {"rated"}

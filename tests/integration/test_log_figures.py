@@ -193,7 +193,7 @@ def test_hanging_bucket_hardly_delays_requests(
             "mock": {"host": provider.url},
             "metrics": {"enabled": True},
             "records": {"file": False, "path": str(tmp_path / "records.jsonl")},
-            # One object for each record, each of which is tried again at once after a short time.
+            # Format `v2` stores one object for each record. The short timeouts cause many upload attempts.
             "log_store": {
                 "enabled": True,
                 "bodies": "s3://bucket/logs",

@@ -200,7 +200,7 @@ def test_metrics_access_log_and_refused_requests_need_no_record_file(tmp_path: P
         assert [line["id"] for line in gateway.refused_records()] == [refused["id"]]
         assert len(wait_for_stored(gateway, 2)) == 2
         writer.append([NewFrame(spool.AMEND, uuid.UUID(late["id"]).bytes, b'{"total_units":7}')])
-        # Three tokens of the first, three of the refused one, and those that were known later.
+        # Three tokens of the first request, three of the rejected one, and seven that became known later.
         wait_for("the late usage", lambda: read_metrics(gateway).get("llm_token_sum") == 13 or None)
         assert read_metrics(gateway)["request_count_total"] == 3
         output = gateway.program.read_output()

@@ -57,7 +57,7 @@ def test_stalled_management_bodies_time_out_and_hold_no_worker(served: Gateway, 
             assert response.status == 408
             assert "limits.body_idle_ms is 1500" in response.json()["error"]["message"]
             assert connection.is_closed()
-    # Nothing of them was saved.
+    # None of the stalled requests was saved.
     names = [item["name"] for item in admin.read("/v1/workspaces?page_size=100")["data"]]
     assert "x" not in names
     assert f"beside {name}" in names

@@ -15,7 +15,7 @@ from tests.processes import wait_for
 if TYPE_CHECKING:
     from tests.gateway import Mock
 
-# The unit tests of these resources run with both kinds of database.
+# Leaves out the PostgreSQL variants: unit tests of these resources cover both databases.
 ONE_STORE = True
 
 TABLES = {

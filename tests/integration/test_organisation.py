@@ -1,4 +1,4 @@
-"""Rules of the organisation and its workspaces, over HTTP and on the data plane, on both databases."""
+"""Rules of the organisation and its workspaces, over HTTP and on the data plane."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from tests.integration.raw_http import Response
 
-# The unit tests of these resources run with both kinds of database.
+# Leaves out the PostgreSQL variants: unit tests of these resources cover both databases.
 ONE_STORE = True
 
 SETTINGS_PATH = "/v1/admin/organisation/settings"

@@ -1,4 +1,4 @@
-"""Idempotency keys and `If-Match` preconditions, on both databases. They prevent repeated and conflicting changes."""
+"""Idempotency keys and `If-Match` preconditions. They prevent repeated and conflicting changes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from tests.integration.raw_http import Response
 
-# The unit tests of these resources run with both kinds of database.
+# Leaves out the PostgreSQL variants: unit tests of these resources cover both databases.
 ONE_STORE = True
 
 COUNTER = itertools.count(1)

@@ -339,7 +339,7 @@ def test_stalled_upload_does_not_delay_the_exit(fresh: Gateway):
 
 
 def test_is_not_ready_during_the_drain(provider: Mock, tmp_path: Path):
-    # The gateway delays its shutdown only if it serves other machines too; a key allows that.
+    # The gateway delays its shutdown only if it serves other machines too, for which it needs a key.
     chosen = {
         **config_tables(provider, host="0.0.0.0", shutdown_delay_seconds=1.0),
         "keys": [{"name": "k", "key": "pk-of-one"}],

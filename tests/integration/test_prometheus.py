@@ -115,7 +115,8 @@ def observed(provider: Mock, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     with run_gateway(tmp_path_factory.mktemp("gateway"), tables) as gateway:
         server = PrometheusServer(tmp_path_factory.mktemp("prometheus"), f"127.0.0.1:{port}", TOKEN)
         try:
-            # A rate needs samples from before and after the requests. Each worker has a cache of its own.
+            # Sends the requests twice, because a rate needs samples from before and after, and each worker has its own
+            # cache.
             send_traffic(gateway)
             wait_for("the first requests", lambda: server.value("sum(request_count)"), 20)
             send_traffic(gateway)
@@ -132,7 +133,7 @@ def board_panels() -> list[dict[str, Any]]:
 
 
 def fill_variables(expression: str) -> str:
-    """Replaces what Grafana replaces."""
+    """Replaces the variables of an expression, as Grafana does."""
     filled = expression.replace("$__rate_interval", "1m").replace("$__range", "5m").replace("$instance", ".*")
     assert "$" not in filled
     return filled
@@ -275,7 +276,7 @@ def test_restarts_of_the_log_worker_double_nothing(observed: Observed):
     for _ in range(5):
         assert send().status == 200
     wait_for("the requests of then", lambda: prometheus.value('sum(request_count{model="counted"}) == 5'), 20)
-    # Increase extrapolates to the ends of the window.
+    # `increase` extrapolates to the ends of the window, so the result is not exactly the number of requests.
     assert 4 <= (prometheus.value(total) or 0) <= 8
     assert prometheus.value('min(rate(request_count{model="counted"}[1m])) < 0') is None
 

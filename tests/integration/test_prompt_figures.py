@@ -41,10 +41,10 @@ PROMPTS = int(os.environ.get("PENSTOCK_FIGURES_PROMPTS", "100000"))
 VERSIONS, WORKERS, BATCH = 3, 2, 5000
 TIME_FACTOR = float(os.environ.get("PENSTOCK_FIGURES_FACTOR", "1"))
 MAX_LABEL_SECONDS = 1.0 * TIME_FACTOR
-# Those of keys, see `test_large_snapshot.py`.
+# Same limit as for API keys: `MAX_EDGE_BYTES` in `test_large_snapshot.py`.
 MAX_EDGE_BYTES = 300_000_000
 LONGEST_SECONDS, START_SECONDS = 15, 120
-# Requests in a row that must agree, spread over the workers.
+# Number of consecutive requests, spread over the workers, that must render the same version.
 AGREEING_REQUESTS = 20
 
 

@@ -160,7 +160,8 @@ def test_partials_and_labels_are_in_the_files(admin: Client, workspace: str, tmp
     file = folder / "text.yaml"
     assert "labels:\n- staging\ntext:" in file.read_text()
     assert "no differences" in run_prompts(admin, "diff", str(folder), *place)
-    # A new version gets the labels of the file. The new partials include each other in the order of neither name.
+    # A new version gets the labels of the file. The new partial `a-outer` includes `z-new`, so they cannot be saved in
+    # the order of their names.
     file.write_text("name: Text\nprovider: main\nlabels: [staging, production]\ntext: New {{>a-outer}}\n")
     (folder / "partials" / "a-outer.yaml").write_text("name: Outer\ntext: '{{>z-new}} {{>tone}}'\n")
     (folder / "partials" / "z-new.yaml").write_text("name: Z\ntext: z\n")

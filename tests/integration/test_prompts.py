@@ -150,7 +150,7 @@ def test_label_and_default_version_move_on_all_workers(team: Client):
         wait_for(f"{text} of {reference}", lambda: all(texts(reference) == text for _ in range(10)) or None, 10)
 
     wait_for_text(f"{slug}@latest", "version 3 for Ann")
-    # A version without a label is asked from the control process.
+    # A version that has no label is not in the snapshot; the edge worker requests it from the control process.
     wait_for_text(f"{slug}@2", "version 2 for Ann")
     expect_ok(team.put(f"/v1/prompts/{slug}/versions/{versions[2]}", {"label_id": "staging"}))
     wait_for_text(f"{slug}@staging", "version 2 for Ann")
@@ -238,7 +238,7 @@ def test_requests_of_the_page_run_and_render(team: Client):
         return next((row for row in rows if row["prompt_version"] == f"{slug}@1"), None)
 
     row = wait_for("the version in analytics", find_version, 15)
-    # The comparison is not counted.
+    # Requests of the comparison are not counted.
     assert row["requests"] == 1
     assert row["total_tokens"] > 0
     assert {"cost", "avg_latency", "avg_weighted_feedback"} <= row.keys()
@@ -278,7 +278,7 @@ def test_key_with_one_scope_either_renders_or_runs(admin: Client, team: Client):
         return [call_prompt(client, slug, action).status for action in ("render", "completions", "compare")]
 
     wait_for("the key that renders", lambda: statuses(render_key) == [200, 403, 403] or None, 10)
-    # The body of this request is none of a comparison.
+    # 400, because the body lacks the fields of a comparison.
     wait_for("the key that runs", lambda: statuses(run_key) == [403, 200, 400] or None, 10)
     refused = call_prompt(run_key, slug, "render").json()["data"]["message"]
     assert refused == "this key may not render prompts: it lacks the scope prompts.render"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tests.gateway import Mock
     from tests.integration.conftest import StoreFactory
 
-# The unit tests of these resources run with both kinds of database.
+# Leaves out the PostgreSQL variants: unit tests of these resources cover both databases.
 ONE_STORE = True
 
 TABLES = {"security": {"trusted_proxies": ["127.0.0.1", "10.0.0.0/8"]}}

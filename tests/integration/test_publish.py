@@ -53,7 +53,7 @@ def settings(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest
         postgres: Postgres = request.getfixturevalue("postgres")
         url = postgres.create_database()
     key = base64.b64encode(bytes(32)).decode()
-    # Patient, because the machine may be busy.
+    # Long timeouts, because the machine may be busy.
     store = msgspec.structs.replace(PATIENT_STORE, url=Secret(url), master_key=Secret(key))
     return Settings(store=store)
 
@@ -304,7 +304,7 @@ def test_invalid_row_is_left_out_and_logged(settings: Settings, caplog: pytest.L
                 spoilt = sql("UPDATE api_keys SET defaults = :text WHERE id = :id")
                 await connection.execute(spoilt, {"text": text, "id": key["id"]})
             caplog.clear()
-            # As at startup.
+            # Queries everything, as at startup.
             stored = await plane.gather_all()
             build_valid_snapshot(settings, stored)
             assert [row["slug"] for row in snapshot_rows(stored)["configs"]] == [saved[1]["slug"]]
@@ -423,7 +423,7 @@ def test_restart_from_saved_snapshot_reads_changes_then_all_rows(settings: Setti
         async with run_lifespan(app):
             (workspace, *_) = (await first.send_request("GET", "/v1/workspaces"))["data"]
             key = {"name": "k", "workspace_id": workspace["id"], "scopes": ["completions.write"]}
-            # Later than all checks before it, even on a busy machine.
+            # The key expires only after the checks that need it, even on a busy machine.
             ends = datetime.now(UTC) + timedelta(seconds=5)
             soon = {"expires_at": ends.isoformat()}
             for more in ({}, soon):

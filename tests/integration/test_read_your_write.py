@@ -25,7 +25,7 @@ TABLES = {
     "metrics": {"enabled": True},
     "store": {"publish_wait_ms": 10_000, "acquire_ms": 15_000, "statement_ms": 20_000},
 }
-# Connections are distributed among the workers at random.
+# Number of requests, each over a new connection. Connections are distributed among the workers at random.
 ATTEMPTS = 6
 
 

@@ -221,7 +221,7 @@ def test_silent_session_is_not_closed_as_idle(provider: Mock, tmp_path: Path):
         receive_until(quiet, "session.created")
         receive_until(says, "session.created")
         for _ in range(12):
-            # Audio is sent for as long as somebody speaks, and nothing comes back.
+            # Sends audio without receiving events, as while a user speaks.
             send_event(says, type="input_audio_buffer.append", audio="AAAA")
             time.sleep(0.25)
         for socket in (quiet, says):

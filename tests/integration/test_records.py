@@ -123,7 +123,7 @@ def test_each_rejected_request_writes_one_record(served: Gateway, new_records: C
     for records, requests in ((admitted, refusals), (strangers, unauthenticated)):
         assert [record["response_status_code"] for record in records] == [status for status, *_ in requests]
     records = admitted + strangers
-    # A provider that does not answer is a failure; all else is a refusal of the gateway.
+    # A provider that does not respond is a failure. All other statuses are rejections by the gateway.
     outcomes = {408: "failed", 502: "failed"}
     for record in records:
         expected = outcomes.get(record["response_status_code"], "refused")

@@ -1,6 +1,4 @@
-"""Security settings of a workspace, which grant rights to members and managers or revoke them; over HTTP, on both
-databases.
-"""
+"""Security settings of a workspace, which grant rights to members and managers or revoke them, over HTTP."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ if TYPE_CHECKING:
 
     from tests.integration.raw_http import Response
 
-# The unit tests of these resources run with both kinds of database.
+# Leaves out the PostgreSQL variants: unit tests of these resources cover both databases.
 ONE_STORE = True
 
 NUMBERS = itertools.count(1)
@@ -130,7 +128,7 @@ def test_revoked_view_right_hides_lists_and_rows(scene: WorkspaceWithRoles, what
             expected = 403 if path in paths else 200
             for looked_at in (path, f"{path}/{row_id}"):
                 assert who.get(f"{looked_at}?workspace_id={scene.id}").status == expected, (role, looked_at)
-        # Also without a workspace in the query.
+        # The list is forbidden without a workspace in the query too.
         assert who.get(paths[0]).status == 403
         (own,) = who.read("/v1/auth/self")["workspaces"]
         assert ("configs.list" in own["scopes"]) is (what != "Configs")
@@ -158,7 +156,7 @@ def test_managers_cannot_lift_settings_chosen_by_admins(scene: WorkspaceWithRole
     scene.set_security_settings(managersWriteConfigs=False)
     expect_error(manager.put(scene.path, {"security_settings": {"managersWriteConfigs": True}}), 403, "AB03", "admins")
     expect_error(manager.put(scene.path, {"security_settings": None}), 403, "AB03", "security_settings")
-    # Nor by changing roles, because an admin has more rights than a manager.
+    # A manager cannot gain rights by changing roles either, because an admin has more rights than a manager.
     for who in ("manager", "member"):
         expect_error(manager.put(f"{scene.path}/users/{scene.ids[who]}", {"role": "admin"}), 403, "AB03", "admin")
     expect_ok(manager.put(f"{scene.path}/users/{scene.ids['member']}", {"role": "manager"}))
@@ -371,7 +369,7 @@ def test_new_workspace_members_get_a_key_if_the_rule_is_set(
     (key,) = list_user_keys(newcomer)
     assert (key["type"], key["creation_mode"], key["status"]) == ("workspace-user", "auto", "active")
     assert ("completions.write" in key["scopes"], "configs.create" in key["scopes"]) == (True, False)
-    # The text of the key is available only by rotating it.
+    # The secret of the key is available only by rotating it.
     text = expect_ok(admin.post(f"/v1/api-keys/{key['id']}/rotate", {}))["key"]
     assert Client(admin.gateway, text).get("/v1/configs").status == 200
     # Accepting an invitation returns the new key.

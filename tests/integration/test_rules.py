@@ -1,4 +1,4 @@
-"""Rules for user API keys, set by a workspace and its organisation; over HTTP, on both databases."""
+"""Rules for user API keys, set by a workspace and its organisation, over HTTP."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.processes import wait_for
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# The unit tests of these resources run with both kinds of database.
+# Leaves out the PostgreSQL variants: unit tests of these resources cover both databases.
 ONE_STORE = True
 
 SETTINGS_PATH = "/v1/admin/organisation/settings"

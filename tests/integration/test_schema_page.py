@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.gateway import Gateway
     from tests.integration.management_client import Client
 
-# The store does not decide what the page shows.
+# Leaves out the PostgreSQL variants: the page does not depend on the database.
 ONE_STORE = True
 RENDER_MS = 20_000
 
@@ -77,7 +77,7 @@ def test_management_shows_enums_required_fields_and_other_paths(page: str):
     assert '<code>kind</code><span class="required"> required</span>' in displayed
     assert '"organisation", "workspace"' in displayed
     assert '<code>name</code><span class="required"> required</span>' in displayed
-    # Fields of objects that may be null, or a list, too.
+    # The page also shows fields of objects that may be null, and of objects in lists.
     assert "<code>usage_limits.type</code>" in displayed
     assert '"cost", "tokens", "requests"' in displayed
     assert '<code>rate_limits.unit</code><span class="required"> required</span>' in displayed

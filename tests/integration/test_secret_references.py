@@ -1,6 +1,4 @@
-"""Secret references over HTTP, on both databases. Secrets stored at AWS, Azure and HashiCorp reach the provider and
-nothing else.
-"""
+"""Secret references over HTTP. Secrets stored at AWS, Azure and HashiCorp reach the provider and nothing else."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ if TYPE_CHECKING:
 
     from tests.gateway import Mock
 
-# The unit tests of these resources run with both kinds of database.
+# Leaves out the PostgreSQL variants: unit tests of these resources cover both databases.
 ONE_STORE = True
 
 CANARIES = (fakes.AWS_SECRET, fakes.ENTRA_SECRET, fakes.VAULT_TOKEN, fakes.VAULT_SECRET_ID)

@@ -1,4 +1,4 @@
-"""Browser sessions and JWTs as an alternative to API keys, over HTTP, on both databases."""
+"""Browser sessions and JWTs as an alternative to API keys, over HTTP."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tests.integration.conftest import StoreFactory
     from tests.integration.raw_http import Response
 
-# Rights are decided before the store. The unit tests of these resources run with both kinds of database.
+# Leaves out the PostgreSQL variants: rights are decided before the store, and unit tests cover both databases.
 ONE_STORE = True
 
 PASSWORD = "a password of twelve"
@@ -376,7 +376,7 @@ def test_rejects_tokens_of_a_removed_member_until_added_again(tokened: TokenGate
         expect_ok(admin.post(path, {"users": [{"id": remaining.id, "role": "member"}]}))
         assert chat_statuses() == [200, 200, 200]
         expect_ok(admin.delete(f"{path}/{remaining.id}"))
-        # Read-your-write, as above.
+        # The change applies at once, because its response waits for the workers.
         assert chat_statuses() == [403, 403, 200]
     # An admin of the organisation has access to every workspace.
     expect_ok(admin.put(f"/v1/admin/users/{remaining.id}", {"role": "admin"}))

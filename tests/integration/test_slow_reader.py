@@ -72,8 +72,8 @@ def wait_for_backpressure(mock: Mock, count: int = 1) -> list[int]:
 def test_client_that_never_reads_uses_little_memory(served: Gateway, provider: Mock, body: bytes):
     (edge,) = edge_pids(served)
     is_stream = b'"stream": true' in body
-    # A large complete response takes the provider 16 MB each, so only a few are used. As many run first, so that
-    # one-time allocations are already counted.
+    # The provider needs 16 MB for each complete response, so there are only 8 clients. As many clients run before the
+    # measurement, so that one-time allocations do not count.
     count, warming = (CLIENT_COUNT, 5) if is_stream else (8, 8)
     known = len(served.records(0))
     with contextlib.ExitStack() as warm:

@@ -129,8 +129,8 @@ REJECTED_REQUESTS = {
     + b"%x\r\n%s\n0\r\n\r\n" % (len(CHAT_REQUEST_BODY), CHAT_REQUEST_BODY)
     + SMUGGLED_REQUEST,
 }
-# Requests that the gateway may accept. Exactly this body then reaches the provider, once, and nothing after it that was
-# not a request.
+# Requests that the gateway may accept. The provider then receives exactly `CHAT_REQUEST_BODY`, once, and no request
+# that was hidden behind it.
 ACCEPTED_REQUESTS = {
     "a length": encode_post(CONTENT_LENGTH_FIELD) + CHAT_REQUEST_BODY,
     "the same length twice": encode_post(CONTENT_LENGTH_FIELD, CONTENT_LENGTH_FIELD) + CHAT_REQUEST_BODY,

@@ -278,7 +278,7 @@ def test_serves_requests_and_returns_503_for_writes_without_database(
         own_postgres.program.kill()
         with ThreadPoolExecutor(20) as many:
             responses = list(many.map(lambda _: admin.get("/v1/workspaces").status, range(40)))
-        # The key may stay cached for a moment, but the rows that it requests are not.
+        # The key may stay cached for a moment, but the requested rows are not.
         assert set(responses) == {503}
         assert chat_status(gateway, key) == 200
     with run_gateway(tmp_path, tables, env=env) as gateway:

@@ -58,7 +58,9 @@ class DatabaseFaultScenario:
         return send_raw_request(self.gateway.base_url, CHAT_PATH, chat_body(), headers).status
 
     def iter_writes(self) -> Iterator[tuple[str, str, object]]:
-        """Yields a create, an update and a sign-in. Some use a cached key; the sign-in looks its key up."""
+        """Yields a create, an update and a sign-in. The first requests use a cached key; the sign-in looks its key up
+        in the database.
+        """
         yield "POST", "/v1/workspaces", {"name": "x"}
         yield "POST", "/v1/configs", {"name": "x", "config": {"provider": "mock"}, "workspace_id": self.place["id"]}
         yield "PUT", "/v1/admin/organisation/settings", {"block_inline_config": False}

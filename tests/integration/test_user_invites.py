@@ -1,4 +1,4 @@
-"""User invitations over HTTP, on both databases: create, read, resend, cancel, and accept once."""
+"""User invitations over HTTP: create, read, resend, cancel, and accept once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.processes import wait_for
 if TYPE_CHECKING:
     from tests.integration.raw_http import Response
 
-# The unit tests of these resources run with both kinds of database.
+# Leaves out the PostgreSQL variants: unit tests of these resources cover both databases.
 ONE_STORE = True
 
 INVITES_PATH = "/v1/admin/users/invites"

@@ -1,6 +1,4 @@
-"""Virtual keys and providers over HTTP, on both databases. Their credentials are sent to their provider and nowhere
-else.
-"""
+"""Virtual keys and providers over HTTP. Their credentials are sent to their provider and nowhere else."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from tests.processes import wait_for
 if TYPE_CHECKING:
     from tests.gateway import Mock
 
-# The unit tests of these resources run with both kinds of database.
+# Leaves out the PostgreSQL variants: unit tests of these resources cover both databases.
 ONE_STORE = True
 
 CANARY_KEY = "sk-canary-0123456789abcdef"

@@ -1,4 +1,4 @@
-"""Workspaces and their members over HTTP, on both databases."""
+"""Workspaces and their members over HTTP."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.integration.management_client import expect_error, expect_ok
 if TYPE_CHECKING:
     from tests.integration.management_client import Client
 
-# The unit tests of these resources run with both kinds of database.
+# Leaves out the PostgreSQL variants: unit tests of these resources cover both databases.
 ONE_STORE = True
 
 PATH_PREFIXES = ["/v1/admin/workspaces", "/v1/workspaces", "/v2/workspaces", "/v1/v2/workspaces"]

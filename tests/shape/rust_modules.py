@@ -99,7 +99,7 @@ class Crate:
                 nodes += node.children
 
     def graph(self) -> Graph:
-        """Returns the imports between modules. `lib.rs` and a module's own children's declarations do not count."""
+        """Returns the imports between modules. Imports in `lib.rs` and declarations of child modules do not count."""
         edges: Graph = {}
         for module in self.sources:
             if module:

@@ -37,6 +37,8 @@ def check_message(folder: Path, message: str) -> tuple[int, str]:
         "feat(management)!: reject unknown fields\n\nProblem: …\n",
         "docs(adr): process the open questions",
         "perf(core): embed the table",
+        "style(py): sort the imports",
+        "bench(llm): count tokens of long texts",
         "\n# a comment\ntest(py): address a race\n\n# Please enter the commit message\n",
         f"fix(core): {'a' * 61}",
         "fix(ci): pin it\n# ------------------------ >8 ------------------------\n" + "x" * 200,

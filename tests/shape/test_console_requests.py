@@ -6,7 +6,7 @@ import re
 
 from tests.shape.repository import files_under, read_text
 
-# The management API with the session, sign-in itself, the data plane with a key, and the stream of new logs.
+# Files that may send requests: clients of the management API, of the sign-in, of the data plane and of the live tail.
 CLIENTS = {"api.ts", "session.svelte.ts", "key-requests.ts", "log-tail.svelte.ts"}
 REQUEST = re.compile(r"\b(?:fetch\(|new (?:EventSource|XMLHttpRequest|WebSocket)\b)")
 

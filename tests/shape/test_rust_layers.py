@@ -1,4 +1,4 @@
-"""Written layers of the Rust crates `core`, `net` and `llm`. A module may import only modules of its own and lower layers."""
+"""Layers of the Rust crates `core`, `net` and `llm`. A module may import only modules of its own and lower layers."""
 
 from __future__ import annotations
 

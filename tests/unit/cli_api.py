@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class PretendedApi:
-    """Answers as `respond` says: from the method, the path and the body to JSON, or to the bytes of a stream."""
+    """Calls `respond` with method, path and body of each request. It returns JSON, or the bytes of a stream."""
 
     def __init__(self, respond: Callable[[str, str, Any], Any]) -> None:
         self.respond = respond

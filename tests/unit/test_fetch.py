@@ -99,7 +99,9 @@ def test_private_hosts_are_not_connected(host: str):
 
 
 def answer_lookups(monkeypatch: pytest.MonkeyPatch, name: str, *answers: list[str]) -> list[str]:
-    """Plays a DNS server with these answers for a name, in order; the last one repeats. Returns the names of lookups."""
+    """Replaces DNS lookups of a name by these results, in order; the last one repeats. Returns the list of looked-up
+    names.
+    """
     lookups: list[str] = []
     original = socket.getaddrinfo
 

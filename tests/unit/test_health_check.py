@@ -81,7 +81,7 @@ def test_draining_gateway_has_exit_status_1():
     assert done.stderr == f"not ready: {server.url}/ready: status 503, not ready\n"
 
 
-# The second response never gets complete: each of its parts arrives in time, and the whole does not.
+# The second response never gets complete, although each of its parts arrives in time.
 @pytest.mark.parametrize("response", [b"", b"HTTP/1.1 200 OK\r\nx-a: "])
 def test_silent_gateway_fails_at_the_time_limit(response: bytes):
     with Server(response) as server:

@@ -119,7 +119,7 @@ def raise_an_error() -> bytes:
 )
 def test_failed_child_names_its_task(task: Callable[[], bytes], reason: str) -> None:
     child = ChildTask(task, "reading the price list")
-    # The second time, the process has been waited for.
+    # The second call finds a process that was already waited for.
     for _ in range(2):
         with pytest.raises(StartupError, match=rf"^reading the price list failed[:;] {reason}$"):
             child.result()

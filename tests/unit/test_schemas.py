@@ -18,7 +18,7 @@ def test_timestamp_is_utc_with_milliseconds():
 
 
 def test_formatted_timestamp_parses_back_unchanged():
-    # The last two used to lose a millisecond.
+    # An earlier version lost a millisecond of the last two timestamps.
     for content in (1_735_573_089_007, 2_183_226_373_411, 1_079_337_347_472):
         assert to_milliseconds(datetime.fromisoformat(format_timestamp(content) or "")) == content
 

@@ -25,7 +25,7 @@ export class Draft<T extends object, D = unknown> {
   detail = $state.raw<D | null>(null);
   error = $state.raw<unknown>(null);
   isSaving = $state(false);
-  /** What others saved meanwhile. */
+  /** State that others saved meanwhile, if a save failed because of it. */
   theirs = $state.raw<Opened<T, D> | null>(null);
   #base = $state.raw<T | null>(null);
   #etag = "";
@@ -57,23 +57,23 @@ export class Draft<T extends object, D = unknown> {
     }
   }
 
-  /** Takes the new state of the object after a change of fields that this form does not have; edits stay. */
+  /** Loads the object again after a change of fields that this form does not have. Unsaved edits stay. */
   async renew(): Promise<void> {
     const loaded = await this.#source.load().catch(() => null);
     if (!loaded || !this.#base) return;
     this.detail = loaded.detail ?? null;
     if (!this.isDirty) this.#accept(loaded);
-    // Otherwise others changed the same fields, which the next attempt to save finds.
+    // If others changed fields of this form, the old ETag stays, so that the next save reports a conflict.
     else if (Object.keys(changedFields(this.#base, loaded.data)).length === 0) this.#etag = loaded.etag;
   }
 
-  /** Takes fields as saved, for a source that saves in several requests of which a later one may fail. */
+  /** Marks fields as saved, for a source that saves in several requests, of which a later one may fail. */
   markSaved(saved: Partial<T>, etag: string): void {
     if (this.#base) this.#base = { ...this.#base, ...saved };
     this.#etag = etag;
   }
 
-  /** Returns true if there are no changes, or the user gives them up. */
+  /** Returns true if there are no changes, or if the user agrees to lose them. */
   mayClose = async (): Promise<boolean> => !this.isDirty || dialogs.ask({ title: "Leave without saving?", text: UNSAVED, confirm: "Leave", isDangerous: true });
 
   reset(): void {
@@ -112,7 +112,7 @@ export class Draft<T extends object, D = unknown> {
     }
   }
 
-  /** Puts the own changes on top of what others saved, and saves them. */
+  /** Applies this user's changes to the state that others saved, and saves the result. */
   async keepMine(): Promise<boolean> {
     const theirs = this.theirs;
     if (!theirs || !this.value) return false;
@@ -122,7 +122,7 @@ export class Draft<T extends object, D = unknown> {
     return this.isDirty ? this.save() : true;
   }
 
-  /** Gives up the own changes. */
+  /** Discards this user's changes, and shows the state that others saved. */
   takeTheirs(): void {
     if (this.theirs) this.#accept(this.theirs);
   }

@@ -16,7 +16,7 @@ export class FormGuard {
     this.#fields = fields;
     this.#first = JSON.stringify(fields());
     this.#submission = submission;
-    // A form that was sent opens another page by itself.
+    // Does not guard while the form is being sent, because success opens another page.
     $effect(() => guardUnsaved(() => (this.#isEdited && !this.#submission.isBusy ? UNSAVED : "")));
   }
 
@@ -24,7 +24,7 @@ export class FormGuard {
     return JSON.stringify(this.#fields()) !== this.#first;
   }
 
-  /** Returns true if nothing was edited, or the user gives the edits up. */
+  /** Returns true if nothing was edited, or if the user agrees to lose the edits. */
   mayClose = async (): Promise<boolean> => {
     if (this.#submission.isBusy) return false;
     return !this.#isEdited || dialogs.ask({ title: "Close without saving?", text: UNSAVED, confirm: "Discard", isDangerous: true });

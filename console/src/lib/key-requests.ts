@@ -6,7 +6,7 @@ import { playgroundKey } from "./playground-key.svelte";
 
 /** Delays between attempts with a new key, which works once the workers have the next snapshot. */
 const NEW_KEY_DELAYS_MS = [100, 300, 600, 1500, 3000];
-/** Codes of the gateway for a key that it does not know: of model routes and of management routes. Providers have others. */
+/** Error codes of the gateway for an unknown key: of model routes, and of management routes. Providers use others. */
 const UNKNOWN_KEY_CODES = ["03", "AB05"];
 
 /** Sends a request; raises ApiError if the gateway rejects it. */

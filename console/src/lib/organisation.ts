@@ -84,7 +84,7 @@ export function flagRows(flags: Record<string, boolean>): FlagRow[] {
 const amount = (seconds: number | null, unit: number): string => (seconds === null ? "" : String(seconds / unit));
 const seconds = (text: string, unit: number): number | null => (text === "" ? null : Math.round(Number(text) * unit));
 
-/** Both names of the flags for the logs of others. A role sees them only if both allow it. */
+/** Flags for the logs of others, in `security_settings` and in `data_visibility`. A role sees them if both allow it. */
 const VISIBILITY = { managersViewAllData: "managersViewAllData", membersViewAllData: "membersViewAllData" } as const;
 
 function toFields(settings: Schema["OrganisationSettingsDetail"], defaults: Schema["OrganisationDefaultsDetail"]): OrganisationFields {

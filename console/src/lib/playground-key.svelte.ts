@@ -7,7 +7,7 @@ const LIFETIME_MS = 3_600_000;
 
 class PlaygroundKey {
   text = $state("");
-  /** Workspace that a made key belongs to. */
+  /** Workspace of a key that the console created; empty for a key that the user entered. */
   workspace = $state("");
 
   set(text: string): void {
@@ -45,7 +45,7 @@ class PlaygroundKey {
           name: "playground",
           description: "Made by the console; ends after an hour.",
           workspace_id: workspace,
-          // A key that rates requests, too, if the user may grant that.
+          // Includes the scope for ratings of requests, if the user may grant it.
           scopes: ["completions.write", "prompts.render", ...(session.canGrant(workspace, "logs.write") ? ["logs.write"] : [])],
           expires_at: new Date(Date.now() + LIFETIME_MS).toISOString(),
           ...(isForUser && session.self?.user ? { user_id: session.self.user.id } : {}),

@@ -19,7 +19,7 @@ class Session {
   isUnknown = $state(true);
   /** True if a session that was used here has expired. */
   isExpired = $state(false);
-  /** Error of the first request, if the gateway cannot tell who is signed in. */
+  /** Error of the first request, if it does not show who is signed in. */
   failure = $state("");
   /** Why the sign-in link in the address was rejected. */
   linkProblem = $state("");

@@ -145,18 +145,18 @@ def collect_headers(
     options.
     """
     prefixes = (HEADER_PREFIX, *aliases)
-    models: dict[str, str] = {}
+    headers: dict[str, str] = {}
     for name, value in sent:
         gateway_header = _to_gateway_header(name, prefixes)
         if gateway_header or name in FORWARDED_HEADERS:
-            models[gateway_header or name] = value
+            headers[gateway_header or name] = value
     # `x-gateway-provider: gateway` (or an alias, such as `portkey`) names this gateway, not a provider, so the header
     # is dropped.
-    if models.get(f"{HEADER_PREFIX}provider") in {prefix.removeprefix("x-").removesuffix("-") for prefix in prefixes}:
-        del models[f"{HEADER_PREFIX}provider"]
-    models.update(_validate_options(options, prefixes))
+    if headers.get(f"{HEADER_PREFIX}provider") in {prefix.removeprefix("x-").removesuffix("-") for prefix in prefixes}:
+        del headers[f"{HEADER_PREFIX}provider"]
+    headers.update(_validate_options(options, prefixes))
     # The API key is set last, so that no header or option can replace it.
-    return {**models, API_KEY_HEADER: key}
+    return {**headers, API_KEY_HEADER: key}
 
 
 class SelectedProvider(NamedTuple):

@@ -64,8 +64,8 @@ class UsageEntity(msgspec.Struct, frozen=True, kw_only=True):
     status: UsageStatus
 
 
-class LimitPeriod(NamedTuple):
-    """The ledger entries of one limit in one period."""
+class PeriodUsageReader(NamedTuple):
+    """Reads, resets and updates the ledger entries of one limit in one period."""
 
     connection: AsyncConnection
     limit_id: str

@@ -1,4 +1,4 @@
-// Vercel's AI SDK, by its packages for OpenAI and for Anthropic, through the gateway to a provider of each dialect.
+// Vercel's AI SDK, by its packages for OpenAI and for Anthropic, through the gateway to a provider of each API format.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
@@ -15,7 +15,7 @@ const prompt = "say something";
 const asking = (fields) => ({ ...fields, "x-gateway-forward-headers": Object.keys(fields).join(",") });
 const calling = asking({ "x-mock-call": "weather", "x-mock-arguments": JSON.stringify({ city: "Oslo" }) });
 
-// Three ways of saying the same: responses, chat completions, messages.
+// The same model through three client APIs: responses, chat completions and messages.
 const openai = (headers) => createOpenAI({ baseURL, apiKey: KEY, headers });
 const makers = {
   responses: (name, headers) => openai(headers).responses(name),
@@ -26,7 +26,7 @@ const makers = {
 for (const provider of PROVIDERS.split(" ")) {
   for (const [way, make] of Object.entries(makers)) {
     const model = (headers = {}) => make(`@${provider}/mock`, headers);
-    // What was said before is sent again: only OpenAI itself keeps it.
+    // Earlier messages are sent again, because only OpenAI itself stores them.
     const providerOptions = { openai: { store: false } };
     const named = `${way} to ${provider}`;
 

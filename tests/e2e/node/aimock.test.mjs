@@ -1,4 +1,4 @@
-// The official SDKs through the gateway to a pretend provider that nobody here wrote.
+// The official SDKs through the gateway to aimock, a third-party mock provider.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 

@@ -31,7 +31,7 @@ test("guides a new workspace to its first request in three steps", async () => {
   await page.goto(`${GATEWAY}/console/overview?ws=${slug}`);
   await expectCount(page.locator("main .badge.good"), 2);
 
-  // The line to paste, sent as it is shown.
+  // Sends the request of the curl command that the page shows.
   const line = await page.locator("main pre, main code").filter({ hasText: "curl" }).first().textContent();
   const headers = Object.fromEntries([...line.matchAll(/-H '([^:]+): ([^']+)'/g)].map(([, name, value]) => [name, value.replace("YOUR-KEY", key)]));
   const url = line.match(/curl (\S+)/)[1];
@@ -84,7 +84,7 @@ test("needs no mouse: signs in, makes, filters, opens and closes with the keyboa
   await page.keyboard.type("mock-keys");
   await page.keyboard.press("Enter");
   await page.waitForURL(/ai_model=mock-keys/);
-  // The rows of the list before stay until the filtered ones arrive.
+  // The rows of the previous list stay until the filtered ones arrive.
   await page.waitForFunction(() => {
     const rows = [...document.querySelectorAll("table[aria-label=Logs] tbody tr[data-index]")];
     return rows.length >= 3 && rows.every((row) => row.textContent.includes("mock-keys"));
@@ -155,7 +155,7 @@ test("follows a running load with few rows in the document", async () => {
     const answers = await Promise.all(Array.from({ length: PARALLEL }, () => sendChat("mock-load")));
     for (const answer of answers) assert.equal(answer.status, 200);
   }
-  // The gateway sends at most some logs a second to a live tail, and says that it left others out.
+  // The gateway sends at most some logs a second to a live tail, and reports that it omitted others.
   const last = page.getByRole("row", { name: /mock-last/ });
   await until("the last row", async () => {
     assert.equal((await sendChat("mock-last")).status, 200);

@@ -32,7 +32,7 @@ async function createSession() {
   return { name, value, url: GATEWAY, httpOnly: true, sameSite: "Strict" };
 }
 
-/** Tells `settle` whether the page waits for a response, or has just got one. */
+/** Sets `window.isQuiet` for `settle`: false while the page waits for a response, or has just received one. */
 function watchRequests(quiet) {
   let open = 0;
   let timer;
@@ -50,7 +50,7 @@ function watchRequests(quiet) {
   };
 }
 
-/** Opens a tab that collects everything that went wrong in it. */
+/** Opens a tab that collects the errors that occur in it. */
 export async function openTab(address = `${GATEWAY}/console/`, options = {}) {
   const { isSignedIn, ...others } = options;
   const context = await browser.newContext({ viewport: WINDOW, ...others });
@@ -101,7 +101,7 @@ export async function openPage(page, path) {
   await settle(page);
 }
 
-/** Waits until `read` returns something true, and returns it. Errors count as nothing. */
+/** Waits until `read` returns a true value, and returns it. Ignores errors of `read` until then. */
 export async function until(what, read, timeout = WAIT_MS) {
   const end = Date.now() + timeout;
   for (;;) {
@@ -122,7 +122,7 @@ export async function expectText(locator, pattern) {
   }).catch(() => assert.match(text ?? "", pattern));
 }
 
-/** Waits until so many elements are in the document. */
+/** Waits until the document has this number of elements. */
 export async function expectCount(locator, count) {
   await until("the number of elements", async () => (await locator.count()) === count).catch(async () => assert.equal(await locator.count(), count));
 }

@@ -174,7 +174,7 @@ test("changes the models and the workspaces of an integration", async () => {
   await page.getByRole("button", { name: "Delete ft:own" }).click();
   await confirmDeletion(page);
 
-  // The form of the other tab takes these changes for its own.
+  // The form of the other tab accepts these changes, so that saving it reports no conflict.
   await page.getByRole("tab", { name: "Settings" }).click();
   await page.getByLabel("Description").fill("changed later");
   await save(page);
@@ -243,7 +243,7 @@ test("chooses the time step of analytics, and keeps it in the address", async ()
   await page.waitForURL(/rollup=1m/);
   await page.reload();
   assert.equal(await step.inputValue(), "1m");
-  // A month of minutes is too many.
+  // A month has too many minutes for a graph with one bucket for each.
   await page.getByLabel("Range of time").selectOption("30d");
   await expectCount(step.locator("option[value='1m']"), 0);
   await settle(page);

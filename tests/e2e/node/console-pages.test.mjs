@@ -1,4 +1,4 @@
-// Every page of the console: opens without errors, has no barriers in either theme, and fits a narrow window.
+// Every page of the console: opens without errors, is accessible in both themes, and fits a narrow window.
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
@@ -10,7 +10,7 @@ const { CONFIG, FAILED_LOG, GUARDRAIL, INTEGRATION, KEY_ID, LOG, PARTIAL, PICTUR
 const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 const WIDE = { width: 1280, height: 860 };
 const NARROW = { width: 390, height: 844 };
-/** What a window has at a zoom of 200 %. */
+/** Size of a window in CSS pixels at a zoom of 200 %. */
 const ZOOMED = { width: 640, height: 430 };
 const PAGES = [
   "overview", "logs", `logs/${LOG}`, `logs/${LOG}?tab=request`, "traces", "analytics", "playground?pair=1", "prompts", `prompts/${PROMPT}`,

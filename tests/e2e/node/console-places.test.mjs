@@ -14,9 +14,9 @@ test("tests a provider and its integration with a short request", async () => {
   await trial.getByLabel("Model to test").fill("mock");
   await trial.getByRole("button", { name: "Test" }).click();
   await expectText(trial, /It works: .* 12 → 8 tokens/);
-  // A new key is unknown to the workers for a moment.
+  // The workers reject a new key with 401 for a moment, so these faults are allowed.
   assert.deepEqual(faults.filter((fault) => !fault.startsWith("401 ")), []);
-  // A key that the provider rejects stays unknown, so the request is not repeated.
+  // If the provider rejects its credential with 401, the console does not repeat the request.
   let count = 0;
   await page.route(/\/v1\/chat\/completions$/, async (route) => {
     count += 1;
@@ -140,7 +140,7 @@ test("lists objects that have the same name", async () => {
   await expectCount(page.getByRole("row", { name: /Twin/ }), 2);
   await page.keyboard.press("Control+k");
   await page.keyboard.type("twin");
-  // Two configs, and two keys.
+  // Two configs and two keys have this name.
   await expectCount(page.getByRole("option", { name: /Twin/ }), 4);
   assert.deepEqual(faults, []);
   await context.close();

@@ -10,12 +10,12 @@ const SHEETS = [
   `logs/${LOG}`, "keys?new=1", "limits?new=1", "providers?new=1", "configs?new=1", "guardrails/partners?new=1", `workspaces/${WORKSPACE}?tab=members`, `workspaces/${WORKSPACE}?tab=defaults`, `secrets/${SECRET}`,
   `providers/integrations/${INTEGRATION}`, `providers/${PROVIDER}`, `keys/${KEY_ID}`, `limits/${POLICY}`,
 ];
-/** Presses of Tab between two looks at the focus. */
+/** Number of Tab presses between two checks of the focus. */
 const PRESSES = 4;
-/** Tab leaves an editor of code only after Esc, so the test skips those. */
+/** Controls that Tab must reach. Tab leaves a code editor only after Esc, so the test skips those. */
 const CONTROLS = "a[href], button:not([disabled]), input:not([disabled]), select:not([disabled]), textarea:not([disabled]), summary";
 
-/** Returns the number of controls in the open dialog, and notes which ones get the focus, or whether it goes outside. */
+/** Returns the number of controls in the open dialog. Records which of them, and what outside, get the focus. */
 function watchFocus(selector) {
   const dialog = [...document.querySelectorAll("dialog[open]")].at(-1);
   const controls = [...dialog.querySelectorAll(selector)].filter((one) => one.checkVisibility() && one.tabIndex >= 0 && !one.closest(".cm-editor, fieldset[disabled]"));

@@ -12,10 +12,10 @@ const LISTS = [
   `prompts/partials/${PARTIAL}?tab=versions`, `guardrails/${GUARDRAIL}?tab=versions`, "providers", "guardrails/partners", `providers/integrations/${INTEGRATION}?tab=models`, "secrets",
   `providers/integrations/${INTEGRATION}?tab=workspaces`, "models", "keys", "limits", "users", "limits?tab=usage", "audit", "limits?tab=refusals", "workspaces", "users/invites", `workspaces/${WORKSPACE}?tab=members`, "organisation",
 ];
-/** Texts that say that there is nothing, and figures of nothing. */
+/** Texts that report an empty list, and numbers that are zero. */
 const EMPTY = /\bNo [a-z-]+( [a-z-]+)? (yet|match(es)?)|\bNothing |\bNobody |Both are the same|No members|\bno [a-z]+ of its own|\b0 (requests|models|rows)/;
 
-/** Holds requests back whose method and address match. Returns those that wait, as functions that let them go. */
+/** Delays requests whose method and address match. Returns the waiting requests, each with a `release` function. */
 async function holdBack(page, method, pattern) {
   const waiting = [];
   await page.route(pattern, async (route) => {
@@ -195,7 +195,7 @@ test("signs in over any form whose session has ended, and repeats its request", 
     await context.clearCookies();
     await button.evaluate((element) => element.click());
   };
-  // A page, a dialog over a page, and a deletion.
+  // Ends the session on a page, in a dialog over a page, and before a deletion.
   const config = await callApi("POST", "/v1/configs", { name: "of a long day", config: { provider: "mock" }, workspace_id: WORKSPACE });
   await page.goto(`${GATEWAY}/console/configs/${config.id}`);
   await page.getByLabel("Name").fill("named after a break");

@@ -41,7 +41,7 @@ test("opens a body of 20 MB without a long task", async (context_) => {
   const log = await callApi("GET", `/v1/logs/${LOG}?workspace_slug=*`);
   log.request.body = { model: "mock", messages: [{ role: "user", content: "x".repeat(BODY_CHARS) }] };
   const body = JSON.stringify(log);
-  // Answered outside of the page, whose tasks are measured.
+  // Playwright sends the response, because code in the page would add to its measured tasks.
   await page.route(new RegExp(`/v1/logs/${LOG}`), (route) => route.fulfill({ contentType: "application/json", body }));
   const longest = [];
   // Other load only makes tasks longer, so the best round counts.

@@ -1,4 +1,4 @@
-// Picture of the console for the README: the overview of a pretended day, the same at each run.
+// Picture of the console for the README: the overview of an invented day, the same at each run.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
@@ -12,7 +12,7 @@ const MODELS = [["gpt-4o", 61.2, 4210], ["claude-sonnet-4-5", 48.9, 2630], ["gpt
 const KEYS = [["checkout", 58.3, 8120], ["support bot", 44.6, 6480], ["search", 21.7, 5250]];
 const PROVIDERS = [["openai-main", 70.6, 14080], ["anthropic-main", 48.9, 2630], ["google-main", 5.1, 3140]];
 
-/** Replaces the figures in responses inside the page; everything else is that of the gateway. */
+/** Replaces the figures in responses inside the page; everything else comes from the gateway. */
 function pretendFigures({ now, hours, models, keys, providers }) {
   const send = window.fetch.bind(window);
   const end = Date.parse(now);

@@ -1,4 +1,4 @@
-// The portkey-ai SDK for Node: a failure that stays costs no more attempts than the config asks for.
+// The portkey-ai SDK for Node: a permanent failure causes no more attempts than the config allows.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 

@@ -20,7 +20,7 @@ const collect = async (stream) => {
 const first = async (page) => (await page).data[0];
 const model = "mock";
 
-// Each gives back what is true where the SDK understood the answer.
+// Each call returns a true value if the SDK understood the response.
 const CALLS = {
   "completions": async () => (await openai.completions.create({ model, prompt: "a" })).choices[0].text,
   "completions, streamed": async () =>

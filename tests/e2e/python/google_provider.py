@@ -1,5 +1,5 @@
-"""Stub of Google's and Cohere's own APIs, for requests that the gateway forwards. Knows resumable uploads, and records
-the requests that it receives.
+"""Stub of Google's and Cohere's own APIs, for requests that the gateway forwards. Supports resumable uploads, and
+records the requests that it receives.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from tests.integration.batch_provider import RecordingServer
 
-# The host that Google's API names, whatever the address of the request.
+# Host of the upload URLs that Google's API returns, whatever the host of the request.
 UPLOAD_HOST = "https://generativelanguage.googleapis.com"
 FILE = {"name": "files/f-1", "state": "ACTIVE"}
 BATCH = {"name": "batches/b-1", "metadata": {"state": "BATCH_STATE_PENDING", "name": "batches/b-1"}}

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from tests.e2e.python.scripted_provider import ScriptedProvider
 
-# Nano-dollars per unit; one nano-dollar is a ten-millionth of a cent.
+# Prices of an input token, an output token, a web search and a file search, in nano-dollars (ten-millionths of a cent).
 IN, OUT, WEB, FILES = 1_000, 2_000, 10_000_000, 2_500_000
 IMAGE_PRICES = {"standard": {"1024x1024": 40_000_000}, "high": {"1024x1536": 80_000_000}}
 # Maximum number of connections that are opened until each worker has one.
@@ -411,7 +411,9 @@ def test_workers_share_pending_charges_of_background_responses(
         assert response.status_code == httpx2.codes.OK, response.text
 
     def request_costs(*requested: tuple[httpx2.Client, str], total: int) -> list[tuple[int, int | None]]:
-        """Returns the worker and the cost of each request, once they have this total. Costs are added to records."""
+        """Sends the requests; returns the worker and cost of each, once the costs have this total. Records may get
+        costs later.
+        """
         before = len(running.records())
         with ThreadPoolExecutor(2) as pool:
             list(pool.map(lambda item: send_request(*item), requested))

@@ -26,8 +26,9 @@ class ProviderCase(NamedTuple):
     options: dict[str, str]
     model: str
     training_file: str
-    # Status of a new job, and of a job that is retrieved later.
+    # Status of a new job.
     initial_status: str
+    # Status of a job that is retrieved later.
     retrieved_status: str
     has_checkpoints: bool = False
     prefix: str = ""
@@ -84,7 +85,7 @@ def listening() -> Iterator[FakeFineTuningProvider]:
 
 @pytest.fixture
 def fine_tuning_provider(listening: FakeFineTuningProvider) -> Iterator[FakeFineTuningProvider]:
-    """Clears the jobs of earlier tests."""
+    """Returns the provider without the jobs of earlier tests."""
     listening.jobs.clear()
     yield listening
     assert listening.refused == []

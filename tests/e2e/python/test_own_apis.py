@@ -1,5 +1,5 @@
-"""Google's and Cohere's SDKs at the parts of their APIs that the gateway forwards. The gateway puts the API version back
-that its own paths hide, and continues uploads without a key.
+"""Google's and Cohere's SDKs at the parts of their APIs that the gateway forwards. The gateway restores the API version
+that its own paths omit, and continues uploads without a key.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def test_google_sdk_reaches_its_own_api(
         assert {call: actual for (name, call), actual in received.items() if name == version} == EXPECTED_RESULTS
     assert [len(content) for content in google.uploads.values()] == [UPLOAD_BYTES] * 2
     requests = [(target, headers) for _, target, headers in google.requests if target.startswith("/upload/")]
-    # One that starts, and two parts.
+    # Two uploads, each with a request that starts it and two parts.
     assert len(requests) == 6
     for target, headers in requests:
         assert "token" not in target

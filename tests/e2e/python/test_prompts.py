@@ -67,7 +67,7 @@ def test_portkey_sdk_example_of_the_page_runs(prompting: tuple[Gateway, dict[str
     assert reference in example.text
     lines = [
         f"key, url = {names['KEY']!r}, {served.base_url!r}",
-        # No label is on a version of the new prompt.
+        # No version of the new prompt has a label, so the example requests the latest version.
         example.text.replace(reference, f"{names['PROMPT']}@latest"),
         "print(answer.choices[0].message.content)",
     ]

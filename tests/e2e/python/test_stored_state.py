@@ -86,7 +86,7 @@ def test_openai_sdk_needs_no_signatures(scripted_provider: ScriptedProvider, cha
             created = stream.get_final_completion().choices[0].message
     else:
         created = chat.chat.completions.create(**request, messages=[USER_MESSAGE]).choices[0].message
-    # An application that knows nothing of signatures does this.
+    # Sends only the standard fields of the calls, as an application does that does not know signatures.
     calls = [
         {
             "id": call.id,

@@ -24,7 +24,7 @@ Job = dict[str, Any]
 
 
 class FakeFineTuningProvider(RecordingServer):
-    """Holds every job under the id of its API, newest last."""
+    """Stores every job by its id in the provider's API, newest last."""
 
     def __init__(self) -> None:
         super().__init__(_RequestHandler)

@@ -273,7 +273,7 @@ def test_every_resource_module_has_routes_below_each_of_its_prefixes():
     router = routers.build_router(resources.module_names())
     handlers = {route.path: getattr(route, "route_handlers", ()) for route in router.routes}
     assert handlers.keys() >= {"/v1/health", "/v1/version", "/metrics", "/dataservice/metrics"}
-    # Each of the other paths would need the memory of a handler.
+    # All paths of a route share one handler, because each handler needs memory.
     assert handlers["/v1/health"][0] is handlers["/admin/health"][0]
     assert set(resources.module_names()) >= {"health", "version", "metrics", "schema", "internal"}
 

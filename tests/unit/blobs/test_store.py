@@ -1,4 +1,4 @@
-"""Choice of the storage for contents of files: a folder, or a bucket whose access may be that of log bodies."""
+"""Storage of file contents: a folder, or a bucket, which may use the access settings of the bucket for log bodies."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_bucket_is_reached_like_that_of_bodies_unless_set(environment: dict[str,
     options = options_of(open_blob_store(settings))
     assert (options.bucket, options.prefix, options.setting) == ("files", "a/b", "files.store")
     assert (options.endpoint_url, options.region, options.access_key_id, options.secret_access_key) == access
-    # The edge does not wait longer.
+    # Maximum time that the edge waits for a response.
     assert options.timeout_seconds == 15
     if environment:
         bodies = options_of(open_body_bucket(settings))

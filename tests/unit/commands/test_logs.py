@@ -101,7 +101,7 @@ def test_logs_are_listed_as_a_table(api: PretendedApi):
         *("2026-11-20", "12:00:00", "200", "openai", "gpt-5", "1,500", "$0.0025"),
         *("1,234", LOG["id"]),
     ]
-    # What clients choose cannot change the terminal.
+    # Control characters in values of clients do not reach the terminal.
     assert second.split()[4:7] == ["red�[31m", "-", "-"]
     assert "more than 2" in done.stderr
     assert (api.query["status_code"], api.query["rescued"]) == (["200,500"], ["fallback"])

@@ -59,7 +59,7 @@ def test_mounted_files_and_volumes_exist(project: dict[str, Any]):
     assert len(files) >= 6
     assert not [source for source in files if not (FOLDER / source).is_file()]
     assert {source for source, *_ in mounts} - set(files) == project["volumes"].keys()
-    # Nothing changes a file of the repository.
+    # Files of the repository are mounted read-only.
     assert not [mount for mount in mounts if mount[0].startswith(".") and mount[-1] != "ro"]
     build = project["services"]["penstock"]["build"]
     assert (FOLDER / build["context"] / build["dockerfile"]).is_file()

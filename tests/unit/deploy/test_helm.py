@@ -136,7 +136,7 @@ def test_schema_describes_exactly_the_values():
             if isinstance(value, dict):
                 yield from existing(value, f"{above}{name}.")
 
-    # Names of single resources are those of Kubernetes.
+    # Kubernetes defines the names of single resources, so the schema does not list them.
     matched = {path for path in existing(DEFAULTS) if not re.search(r"resources\.\w+\.", path)}
     assert set(described(SCHEMA)) - {"global"} == matched
 

@@ -57,7 +57,7 @@ def test_service_stops_after_the_gateway():
     service = read_service()
     drain = load_settings(None, {}).server.drain_seconds
     assert int(service["TimeoutStopSec"][0]) >= drain + SECONDS_AFTER_DRAIN
-    # Each process has its own deadline, and the supervisor knows the order.
+    # systemd signals only the supervisor, which stops the other processes in order, each with its own deadline.
     assert service["KillMode"] == ["mixed"]
 
 

@@ -224,7 +224,7 @@ def test_imports_a_configuration(name: str):
     for workspace in imported.state["workspaces"]:
         for row in workspace["configs"]:
             assert find_config_errors(row["config"]) == []
-    # Lines are those of the file.
+    # Line numbers of findings refer to the imported file.
     lines = text.splitlines()
     for finding in imported.findings:
         last = re.split(r"[.\[]", finding.path.rstrip("]"))[-1].strip('"')

@@ -1,4 +1,4 @@
-"""Checks of `penstock doctor`: what each finds, and that no password is in what it says."""
+"""Checks of `penstock doctor`: what each reports, without any password."""
 
 from __future__ import annotations
 

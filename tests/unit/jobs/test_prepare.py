@@ -118,7 +118,7 @@ def test_migration_of_an_unreachable_database_fails(tmp_path: Path, seconds: str
 
 
 class DatabaseStarter(logging.Handler):
-    """Makes the database reachable as soon as somebody waits for it."""
+    """Makes the database reachable as soon as the command logs that it waits."""
 
     def __init__(self, address: Path, target: Path) -> None:
         super().__init__()

@@ -152,7 +152,7 @@ def test_due_key_gets_a_pending_text_and_the_old_one_stays_valid(store_url: Secr
         assert await scene.is_accepted(old)
         new = await scene.request_rotation(key_id)
         assert await scene.is_accepted(new)
-        # After delivery the sealed text is deleted, and a key never has three texts.
+        # The sealed copy of the new secret is deleted after its delivery. A key never has three secrets.
         assert not [row for row in await scene.fetch_rows(select(key_digests)) if row["sealed"]]
         with pytest.raises(ConflictError):
             await scene.request_rotation(key_id)
@@ -162,7 +162,7 @@ def test_due_key_gets_a_pending_text_and_the_old_one_stays_valid(store_url: Secr
         assert not await scene.is_accepted(old)
         rings = scene.news.rings
         await scene.rotator.check_keys()
-        # The snapshot publisher tracks by itself when a text expires.
+        # No notification is needed: the snapshot publisher itself tracks when a secret expires.
         assert scene.news.rings == rings
         assert len(await scene.fetch_rows(select(key_digests).where(key_digests.c.api_key_id == key_id))) == 1
         assert await scene.is_accepted(new)

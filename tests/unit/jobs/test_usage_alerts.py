@@ -221,7 +221,7 @@ def test_webhook_is_tried_again_and_given_up_at_last(bootstrapped_url: Secret, r
             assert (len(receiver.bodies), webhook.dropped) == (7, 1)
 
     asyncio.run(run())
-    # The gateway does not log what the HTTP client says of its requests.
+    # Checks the gateway's own messages only. It does not log those of the HTTP client.
     logged = [record.getMessage() for record in caplog.records if record.name.startswith("penstock")]
     assert any("status 503" in line for line in logged)
     assert not any("secret" in line for line in logged)

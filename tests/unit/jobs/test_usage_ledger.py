@@ -86,7 +86,8 @@ def test_batch_that_was_stored_before_a_kill_is_added_once(bootstrapped_url: Sec
         saved = tmp_path / "saved.json"
         shutil.copy(folder / STATE_FILE, saved)
         await ledger.store_batch()
-        # Killed after the commit, before it was saved that the batch is stored. Meanwhile there is another record.
+        # Restores the state of a process that was killed after the commit, before it saved that the batch is stored.
+        # Meanwhile there is another record.
         shutil.copy(saved, folder / STATE_FILE)
         writer.append([make_record(2, 4)])
         await fold(make_ledger())
@@ -135,23 +136,23 @@ def test_nodes_learn_how_many_workers_all_of_them_have(
 
         ledger = await report(2, is_new=True)
         await report(3)
-        # Another node has no state of its own.
+        # Deletes the state, so that this ledger acts as another node.
         late = await report(4, is_new=True)
         late._report_due = 0.0
         began = usage_ledger.now()
         await late.report_workers()
         *_, start = map(int, (folder / MEMBERS_FILE).read_text().split())
-        # The other nodes do not know it yet, so it gets nothing of windows under way.
+        # The other nodes do not know this node yet, so it gets no share of windows that have already begun.
         assert start == 0 if shares[-1][1] == 0 else began < start <= began + usage_ledger.JOIN_MS
         monkeypatch.setattr(usage_ledger, "NODE_EXPIRY_MS", -1000)
         await report(4)
-        # A node whose first entry is a sign of life adds its usage once.
+        # The node has reported only its worker count so far. Usage that it adds now counts once.
         writer.append([make_record(1, 10)])
         await fold(ledger)
 
     (row,) = run_ledger(bootstrapped_url, tmp_path, steps)
     assert counts == [2, 3, 7, 4]
-    # SQLite belongs to one node. A restarted node is known.
+    # A SQLite database has only one node. The other nodes already know a restarted node.
     is_shared = not bootstrapped_url.reveal().startswith("sqlite")
     never = usage_ledger.NEVER_MS if is_shared else 0
     assert shares == [(is_shared, never), (is_shared, 0), (is_shared, never), (is_shared, never)]

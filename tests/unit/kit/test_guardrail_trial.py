@@ -41,7 +41,7 @@ def test_a_slow_trial_uses_no_thread_that_others_need(monkeypatch: pytest.Monkey
     async def run() -> None:
         shared = ThreadPoolExecutor(1)
         shared.shutdown()
-        # A task that uses it fails.
+        # The default executor is shut down, so a task that uses it would fail.
         asyncio.get_running_loop().set_default_executor(shared)
         with pytest.raises(InvalidError, match="took longer than"):
             await try_rule(content, SLOW_TEXT)

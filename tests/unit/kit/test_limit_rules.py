@@ -160,7 +160,7 @@ def test_counters_of_an_integration_differ_by_workspace():
     assert (ids[0] == ids[2], ids[0] != ids[1]) == (True, True)
 
 
-# Wednesday. The stored next reset is in the past unless it says otherwise.
+# `NOW` is a Wednesday, and `MONDAY` begins its week.
 NOW, MONDAY = "2026-11-18T10:00:00", "2026-11-16T00:00:00"
 
 
@@ -180,7 +180,7 @@ NOW, MONDAY = "2026-11-18T10:00:00", "2026-11-16T00:00:00"
 def test_period_follows_the_previous_one(
     clock: FakeClock, period: dict[str, Any], due: str | None, start: str | None, end: str | None
 ):
-    # 44 days after the stored reset, the period that begins today has not begun a moment earlier.
+    # The period of 44 days after `due` ends at midnight today, so the time is one second earlier.
     clock.set_time("2026-11-17T23:59:59" if period.get("periodic_reset_days") == 44 else NOW)
     limit = {**period, "next_usage_reset_at": due and format_timestamp(milliseconds(due))}
     bounds = (milliseconds(start) if start else 5, milliseconds(end) if end else None)

@@ -65,7 +65,7 @@ def test_sliding_windows_never_hold_more_than_the_limit(unit: str):
 )
 def test_each_window_admits_the_limit(fields: dict[str, Any], pause_ms: int, per_window: int):
     simulation = LimitSimulation(policy(**fields), NOON)
-    # The week begins on Wednesday, so its first part has five days.
+    # The simulation begins on a Wednesday, so its first week has only five days.
     for number in range(2 * per_window if "periodic_reset" not in fields else 5 + 7):
         simulation.add(NOON + number * pause_ms, make_log())
     group = simulation.groups[""]

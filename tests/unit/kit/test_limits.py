@@ -40,7 +40,7 @@ PAST, MIDNIGHT = "2026-10-05T00:00:00.000Z", "T00:00:00.000Z"
     [
         ({"periodic_reset": "weekly", "next_usage_reset_at": PAST}, f"2026-11-23{MIDNIGHT}"),
         ({"periodic_reset": "monthly", "next_usage_reset_at": PAST}, f"2026-12-01{MIDNIGHT}"),
-        # 44 days later, after whole periods only.
+        # The next reset is a whole number of periods after the stored one.
         ({"periodic_reset_days": 10, "next_usage_reset_at": PAST}, f"2026-11-24{MIDNIGHT}"),
         ({"periodic_reset_days": 44, "next_usage_reset_at": PAST}, f"2027-01-01{MIDNIGHT}"),
         ({"periodic_reset_days": 1, "next_usage_reset_at": PAST}, f"2026-11-19{MIDNIGHT}"),

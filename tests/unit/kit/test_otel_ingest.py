@@ -100,7 +100,7 @@ def test_usage_has_its_parts():
     details = {"gen_ai.usage.cache_read.input_tokens": 4, "gen_ai.usage.reasoning.output_tokens": 99}
     usage = read_one(make_span({**CALL_ATTRIBUTES, **details})).response.body["usage"]
     assert usage["prompt_tokens_details"] == {"cached_tokens": 4}
-    # A part is never larger than its sum.
+    # A detail is never larger than the total that contains it.
     assert usage["completion_tokens_details"] == {"reasoning_tokens": 5}
 
 

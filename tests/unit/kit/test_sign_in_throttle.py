@@ -32,7 +32,7 @@ def fail(throttle: SignInThrottle, account: str | None, address: str) -> None:
 
 
 def is_delayed(throttle: SignInThrottle, account: str | None, address: str) -> bool:
-    """Returns true if an attempt would wait. None is waited for: the time limit of the attempt is too short."""
+    """Returns true if an attempt would wait. Cancels the attempt after 10 ms instead of waiting for the delay."""
 
     async def attempt() -> None:
         async with asyncio.timeout(0.01):

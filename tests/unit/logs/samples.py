@@ -247,7 +247,7 @@ def rescues_of(record: dict[str, Any]) -> set[str]:
 
 
 class Expectation:
-    """Numbers of all graphs over some records, as `graph(name)`; `split` puts records into buckets in order."""
+    """Expected numbers of all graphs over the filtered records. `split` returns the bucket of a record by its time."""
 
     def __init__(self, sample: Sample, filters: LogFilters, split: Callable[[str], str], starts: list[str]) -> None:
         self.sample, self.filters, self.split, self.starts = sample, filters, split, starts

@@ -265,7 +265,8 @@ def test_request_metrics_get_each_record_once_with_its_late_usage(tmp_path: Path
     writer.append(
         [NewFrame(spool.AMEND, name, b'{"total_units":7}'), NewFrame(spool.AMEND, name, b'{"total_units":9}')]
     )
-    # Its record was complete, so nothing is known of it any more; and a corrected cost is no new usage.
+    # Metrics ignore both amendments: record 2 was complete, so it is no longer in memory, and a corrected cost is no
+    # new usage.
     writer.append([NewFrame(spool.AMEND, uuid.UUID(int=2).bytes, b'{"total_units":3}')])
     writer.append([NewFrame(spool.AMEND, name, b'{"cost_nanodollars":1,"previous_cost_nanodollars":2}')])
     ingest.run_once()
@@ -291,7 +292,7 @@ def test_refused_requests_are_written_once_to_their_file_and_hold_nothing_up(tmp
     file = tmp_path / "records-refused.jsonl"
     assert file.read_bytes() == refused + b"\n"
     assert count_observed(observers) == {"request 401": 1, "llm 401": 0}
-    # A file that cannot be written costs the records of refused requests, and no others.
+    # If the file cannot be written, only the records of rejected requests are lost.
     observers.close()
     file.unlink()
     file.mkdir()

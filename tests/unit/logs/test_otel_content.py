@@ -90,7 +90,7 @@ def test_finish_reason_of_openai_responses():
         {"type": "response.incomplete", "response": {**whole, "status": "incomplete"}},
     )
     assert read(None, events)["response.finish_reasons"] == ["incomplete"]
-    # A job has a status, too.
+    # The status of another object, such as a batch, is no finish reason.
     assert read(None, {"id": "b", "object": "batch", "status": "completed"}) == {"response.id": "b"}
 
 

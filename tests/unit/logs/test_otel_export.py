@@ -193,7 +193,7 @@ def test_restart_continues_at_the_saved_position(tmp_path: Path, collector: Otel
         writer.append(frames_of(number))
         other.append(frames_of(number + 1))
         exporter = make_exporter(tmp_path, collector, clock, batch_records=1)
-        # Most of what it reads is not sent before its end.
+        # The exporter is closed before it has sent most of the records that it read.
         exporter.run_once()
         exporter.close()
     assert len(collector.spans) == 20
@@ -340,7 +340,7 @@ def test_records_of_others_are_not_exported(tmp_path: Path, collector: OtelColle
             *frames_of(2, flags=spool.REFUSED),
             NewFrame(spool.EXTERNAL_LOG, uuid.UUID(int=3).bytes, frames_of(3)[-1].payload),
             NewFrame(spool.FEEDBACK, uuid.UUID(int=4).bytes, b"{}"),
-            # A client chooses its metadata.
+            # Exported, because only the metadata contains `external`, and clients choose the metadata.
             *frames_of(5, metadata={"source": "external"}),
             *frames_of(6, metadata={"x": '"source":"external"'}),
         ]

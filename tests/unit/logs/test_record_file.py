@@ -58,7 +58,7 @@ def ids(lines: list[dict[str, Any]]) -> list[int]:
 
 
 class Killer:
-    """Ends the process at one of its calls of the system. Part of what it writes then is in the file."""
+    """Ends the process during one of its system calls. If that is a write, the file contains a part of its bytes."""
 
     def __init__(self, at: int) -> None:
         self._left = at

@@ -129,7 +129,7 @@ def test_failed_append_leaves_no_part(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def cut_segments(tmp_path: Path) -> tuple[bytes, list[int]]:
-    """Returns a complete segment and the offsets behind its ends of requests."""
+    """Returns a complete segment of three requests, and the offset behind the last frame of each."""
     writer = SpoolWriter(str(tmp_path / "whole"), "edge-1", "n")
     ends = []
     path = tmp_path / "absent"
@@ -152,7 +152,7 @@ def test_segment_torn_at_any_byte_yields_exactly_what_is_complete(tmp_path: Path
         assert payloads([event for event in events if event.kind == spool.END]) == [
             b'{"id":%d}' % number for number in range(complete)
         ], length
-        # What has begun and not ended was killed; never more than one request here.
+        # A request that has begun and not ended counts as killed. Here that is at most one request.
         assert sum(event.kind == KILLED for event in events) <= 1
 
 
@@ -417,7 +417,7 @@ def test_usage_of_each_record_is_summed_once(tmp_path: Path, limit: int):
     for _ in range(40):
         sums = BudgetSums()
         reader = BudgetReader(tmp_path / "edge-1", position, sums)
-        # A restarted process counts frames that the last one has read, but does not add them.
+        # A restarted process reads some frames again that the last one has added, but does not add them again.
         while True:
             killed = reader.read(limit)
             for event in killed:

@@ -80,7 +80,7 @@ class LocalLogs:
     async def run(self, query: LogQuery, timeout_seconds: float) -> dict[str, Any]:
         if self.failure:
             raise self.failure
-        # As it passes through the socket.
+        # Encodes and decodes the query, as the socket between the processes does.
         sent = msgspec.json.decode(msgspec.json.encode(query), type=type(query))
         self.queries.append(sent)
         self.flush()

@@ -124,7 +124,7 @@ def test_requests_without_a_price_are_counted_and_listed(bootstrapped_url: Secre
         logs.record(**home, ai_model="new", cost_nanodollars=None)
         logs.record(**home, ai_model="new", cost_nanodollars=None, after=timedelta(hours=1))
         logs.record(**home, ai_model="draw", cost_nanodollars=None, total_units=None, usage={"images": 2})
-        # Nothing was used, so nothing is missing.
+        # A failed request without usage has no cost, so it does not count as unpriced.
         logs.record(**home, is_success=False, response_status_code=500, total_units=None, cost_nanodollars=None)
         summary = (await read_graph(reader, "cost"))["summary"]
         assert summary == {"total": 3, "avg": 1.5, "unpriced": 3}

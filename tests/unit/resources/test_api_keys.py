@@ -79,7 +79,7 @@ def test_limited_key_cannot_lift_limits_or_give_more(bootstrapped_url: Secret):
         for less in CHANGES_WITHIN_LIMITS:
             await limited.request_ok("PUT", f"api-keys/{other}", less)
         await limited.request_ok("PUT", f"api-keys/{free}", {"name": "renamed"})
-        # Usage counts against the key that is used, so a limited key must not learn the text of another key.
+        # Usage counts against the key that is used, so a limited key must not learn the secret of another key.
         for more in (CHILD_KEY, {**CHILD_KEY, "usage_limits": {"credit_limit": 1}}):
             await limited.expect_error(403, "usage_limits apply to the calling key", "POST", SERVICE_KEYS_PATH, more)
         for key in (free, other):
@@ -149,7 +149,7 @@ def test_token_of_an_unknown_user_creates_no_key_beyond_its_expiry(bootstrapped_
         await client_with_token("ci@idp.example", 1e15).request_ok(
             "POST", SERVICE_KEYS_PATH, {**child, "expires_at": midnight_in_days(2)}
         )
-        # A known user creates keys as with a session.
+        # With a token of a known user, keys are created as with a session, without an enforced expiry.
         await client_with_token(user, soon).request_ok("POST", SERVICE_KEYS_PATH, child)
 
     run_scenario(bootstrapped_url, scenario, JWT_SETTINGS)
@@ -175,7 +175,7 @@ def test_config_bound_key_binds_the_keys_it_creates(bootstrapped_url: Secret):
         for defaults in (None, {"config_id": config}, {**bound, "config_id": other}):
             await pinned.expect_error(403, "defaults", "PUT", f"api-keys/{own}", {"defaults": defaults})
         await pinned.request_ok("POST", SERVICE_KEYS_PATH, {**child, "defaults": {**bound, "metadata": {"team": "a"}}})
-        # A key that may override its config binds nothing.
+        # A key that may override its default config does not bind the keys that it creates.
         _, usual = await api.create_key(
             "workspace/service", workspace_id=workspace, scopes=KEY_SCOPES, defaults={"config_id": config}
         )

@@ -212,7 +212,7 @@ def test_amounts_that_are_sent_as_integers_come_back_as_integers(bootstrapped_ur
             displayed.append(limits[0] if isinstance(limits, list) else limits)
         for limits in displayed:
             assert [repr(limits[name]) for name in ("credit_limit", "alert_threshold")] == ["500", "400"]
-            # Nothing is invented: what was not sent is null.
+            # Limits that were not sent are null.
             assert {name: limits[name] for name in limits if name not in fields} == dict.fromkeys(
                 limits.keys() - fields.keys()
             )

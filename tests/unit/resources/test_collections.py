@@ -134,7 +134,7 @@ def test_depth_and_number_of_collections_are_limited(bootstrapped_url: Secret, m
         await api.expect_error(
             409, "is on level 8; collections may be nested 8 levels deep", "POST", "collections", body
         )
-        # The default collection is one of them.
+        # The limit includes the default collection.
         monkeypatch.setattr(kit, "MAX_COLLECTIONS", kit.MAX_DEPTH + 1)
         body = {"name": "one too many", "workspace_id": workspace}
         await api.expect_error(409, "has 9 collections; at most 9 are allowed", "POST", "collections", body)

@@ -32,7 +32,7 @@ FORM = (
     b'--b\r\ncontent-disposition: form-data; name="file"; filename="a.jsonl"\r\n\r\n{}\r\n--b--\r\n'
 )
 CONTENT = b"{}"
-# Attempts after an error wait up to 3 seconds.
+# `TIMEOUT_MS` is long enough for attempts after an error, which wait up to 3 seconds.
 TIMEOUT_MS, SHORT_TIMEOUT_MS = 5000, 700
 
 

@@ -162,10 +162,10 @@ def test_credentials_are_masked_kept_and_bound_to_their_destination(bootstrapped
         await api.request_ok("PUT", path, {"checks": [sent, WORDS]})
         (row,) = (await published(api)).values()
         assert row["checks"][0]["parameters"]["headers"] == {"authorization": TOKEN}
-        # It is not sent to an address that its owner did not choose.
+        # The stored credential is not sent to an address that its owner did not choose.
         moved = webhook(headers={"authorization": masked}, webhookURL="https://other.example/")
         await api.expect_error(400, "checks[0].parameters.headers.authorization", "PUT", path, {"checks": [moved]})
-        # It also comes back from an older version.
+        # A mask also restores a credential of an older version.
         await api.request_ok("PUT", path, {"checks": [WORDS]})
         await api.request_ok("PUT", path, {"checks": [webhook(headers={"authorization": masked})]})
         (row,) = (await published(api)).values()
@@ -243,7 +243,8 @@ def test_owner_decides_scopes_and_visibility(bootstrapped_url: Secret):
         await inside.expect_error(403, "organisation", "GET", f"guardrails?organisation_id={organisation}")
         body = {"name": "g", "checks": [WORDS], "organisation_id": organisation}
         await inside.expect_error(403, "organisation", "POST", "guardrails", body)
-        # Scopes of workspaces do not allow anything with guardrails of the organisation, and the other way round.
+        # Workspace scopes allow nothing for guardrails of the organisation, and organisation scopes nothing for those
+        # of workspaces.
         _, of_workspaces = await api.create_key("organisation/service", scopes=SCOPES)
         of_organisation = (
             await api.create_key("organisation/service", scopes=[f"organisation_{scope}" for scope in SCOPES])

@@ -163,7 +163,7 @@ def test_protected_label_needs_the_scope_to_publish(bootstrapped_url: Secret):
         await writer.expect_error(403, PUBLISH, "PUT", f"{path}/{second}", put)
         await put_label(writer, prompt["id"], second, free)
         await put_label(publisher, prompt["id"], prompt["version_id"], label)
-        # Without a change there is nothing to protect.
+        # A protected label may be put on the version that already has it, because nothing changes.
         await put_label(writer, prompt["id"], prompt["version_id"], label)
         await writer.expect_error(403, PUBLISH, "PUT", f"{path}/{second}", put)
         await writer.expect_error(403, PUBLISH, "PUT", f"{path}/{prompt['version_id']}", {"label_id": None})

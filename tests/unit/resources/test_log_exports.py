@@ -248,7 +248,7 @@ def test_denied_fields_are_rejected(bootstrapped_url: Secret, tmp_path: Path):
         body = {"filters": {}, "requested_data": FIELDS}
         await client.expect_error(403, "requested_data[3] 'request' may not", "POST", "logs/exports", body)
         await client.expect_error(403, "requested_data[3]", "PUT", f"logs/exports/{export_id}", {"filters": {}})
-        # The export is older than the rule.
+        # An export that was created before the rule cannot be started either.
         await client.expect_error(403, "requested_data[3]", "POST", f"logs/exports/{export_id}/start")
         await create_export(client, requested_data=["id"])
 

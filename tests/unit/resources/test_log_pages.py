@@ -46,7 +46,7 @@ def test_requests_of_the_pages_work(bootstrapped_url: Secret, tmp_path: Path):
                 path = path.replace(name, value)  # noqa: PLW2901 - the ids of this run
             sender = api if path.startswith("admin/") else client
             status, response, _ = await sender(method, path, body)
-            # The export is not complete yet, which its link says.
+            # The export is not complete yet, so its download returns 409.
             assert status == (409 if path.endswith("/download") else 200), (method, path, response)
             if path == "logs/exports":
                 fields["$EXPORT_ID"] = response["id"]

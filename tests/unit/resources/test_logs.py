@@ -255,7 +255,7 @@ def test_flags_hide_contents_from_members_and_logs_from_admins(bootstrapped_url:
         log_id = logs.record(({}, {}), **home)
         await api.request_ok("PUT", f"workspaces/{workspace}", {"security_settings": {"membersViewLogs": False}})
         member.clear_caller_cache()
-        # Although the key may write logs, which alone would allow it.
+        # Rejected, although the key's scope for writing logs would allow it.
         await member.expect_error(403, "its settings forbid it", "GET", f"logs/{log_id}")
         assert len((await member.request_ok("GET", "logs"))["data"]) == 1
         await service.request_ok("GET", f"logs/{log_id}")

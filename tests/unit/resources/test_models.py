@@ -105,7 +105,8 @@ def test_key_with_one_provider_uses_plain_names(bootstrapped_url: Secret):
         assert (await key.request_ok("GET", "models/@p/a"))["id"] == "@p/a"
         for name in ("c", "off", "@p/off", "@p", "none"):
             await key.expect_error(404, name, "GET", f"models/{name}")
-        # A request that names providers itself gets names for which its own headers do not matter.
+        # If the request itself selects the provider, the listed names have its prefix, so they are valid without its
+        # headers.
         config = {"x_gateway_config": '{"provider":"@q"}'}
         assert [model["id"] for model in (await key.request_ok("GET", "models", **config))["data"]] == ["@q/c"]
         assert (await key.request_ok("GET", "models/c", **config))["id"] == "c"

@@ -81,7 +81,7 @@ def test_credentials_are_masked_and_stored_encrypted(bootstrapped_url: Secret):
         ({**LAKERA, "base_url": "ftp://lakera.example"}, "base_url"),
         ({**LAKERA, "allowed_workspaces": ["nobody"]}, "allowed_workspaces[0]"),
         ({"partner": "azure", "credentials": {"pii": {"resourceName": "r"}}}, "credentials.pii.apiKey"),
-        # Its check needs another parameter, too.
+        # The check of this partner needs another parameter, too.
         ({"partner": "mistral", "credentials": {"apiKey": "a\r\nb: c"}}, "credentials.apiKey"),
     ],
 )
@@ -146,7 +146,7 @@ def test_equal_checks_are_validated_and_decrypted_once(bootstrapped_url: Secret,
             await api.request_ok("POST", "guardrails", body)
         monkeypatch.setattr(kit, "check_in_engine", check_in_engine)
         await api.request_ok("PUT", f"{PATH}/lakera", {"credentials": {"apiKey": OTHER_KEY}})
-        # The credentials alone, and the two checks of the guardrails, whose order is random.
+        # Validates the credentials alone, then the two different checks of the guardrails, in random order.
         assert (len(validated[0]), sum(map(len, validated))) == (1, 3)
         monkeypatch.setattr(Vault, "open", open_counted)
         assert len([row for row in (await published(api)).values() if OTHER_KEY in str(row)]) == 3
@@ -185,7 +185,7 @@ def test_guardrails_use_them_without_naming_them(bootstrapped_url: Secret):
             "credentials": {"apiKey": KEY},
             "baseURL": "https://lakera.example",
         }
-        # The author of a check could read the credentials at a host of its own.
+        # Otherwise the author of a check could send the credentials to a host of its own.
         moved = {"id": "lakera.guard", "parameters": {"baseURL": "https://thief.example"}}
         await team.expect_error(400, "are not sent to another", "POST", "guardrails", {"name": "g", "checks": [moved]})
         # New credentials are published with the guardrails that use them, and only those.
@@ -215,7 +215,7 @@ def test_checks_get_only_the_credentials_that_they_know(bootstrapped_url: Secret
         await api.request_ok("PUT", f"{PATH}/azure", {"credentials": both})
         guardrail = await api.request_ok("POST", "guardrails", shield)
         assert set((await published_parameters(api, guardrail["slug"]))["credentials"]) == {"contentSafety"}
-        # The other guardrail needs what is left out here.
+        # The first guardrail needs the `pii` credentials, which this change omits.
         await api.expect_error(
             400, "do not suit the guardrail", "PUT", f"{PATH}/azure", {"credentials": {"contentSafety": both["pii"]}}
         )
@@ -240,7 +240,7 @@ def test_aliases_of_checks_get_the_credentials(bootstrapped_url: Secret):
         guardrail = await api.request_ok("POST", "guardrails", body)
         assert (await published_parameters(api, guardrail["slug"]))["credentials"] == {"apiKey": token}
         await api.expect_error(409, guardrail["slug"], "DELETE", f"{PATH}/acuvity")
-        # Credentials of its own are masked, as those of the check's id are.
+        # Credentials in a check that is named by an alias are masked too.
         own = [{"id": "acuvity.Acuvity", "parameters": {"credentials": {"apiKey": token}}}]
         await api.request_ok("PUT", f"guardrails/{guardrail['id']}", {"checks": own})
         assert token not in str(await api.request_ok("GET", f"guardrails/{guardrail['id']}"))

@@ -58,7 +58,7 @@ def test_shared_prompt_is_removed_by_publishers_only(bootstrapped_url: Secret):
         await publisher.request_ok("POST", f"{path}/share", {"workspaces": [there]})
         await writer.expect_error(403, "it is shared with other workspaces", "DELETE", path)
         await writer.expect_error(403, "it is shared", "PUT", path, {"status": "archived"})
-        # In the other workspace nobody who may not publish puts another prompt in its place.
+        # In the other workspace, only publishers may create a prompt with the slug of the shared one.
         their_writer, their_publisher = await writer_and_publisher(api, there)
         body = {"name": "p", **SMALL, "slug": "greeting"}
         await their_writer.expect_error(403, "another workspace shares a prompt", "POST", "prompts", body)
@@ -82,7 +82,7 @@ def test_slug_of_a_deleted_prompt_is_used_again_by_publishers_only(bootstrapped_
         generated = await create_prompt(writer, here)
         await writer.request_ok("DELETE", f"prompts/{generated['id']}")
         await writer.expect_error(403, word, "POST", "prompts", {**body, "slug": generated["slug"]})
-        # A slug is free where no such prompt was.
+        # The slug is free in a workspace that never had such a prompt.
         other_writer, _ = await writer_and_publisher(api, there)
         await other_writer.request_ok("POST", "prompts", body)
         await publisher.request_ok("POST", "prompts", body)

@@ -232,7 +232,7 @@ def test_shared_prompt_does_not_take_over_a_slug(bootstrapped_url: Secret):
             path = f"prompts/{other['id']}/share"
             for body in (None, {"workspaces": [third["slug"], victim["slug"]]}):
                 await api.expect_error(409, refusal, "POST", path, body)
-            # Others are not concerned.
+            # Sharing with other workspaces is still possible.
             await api.request_ok("POST", path, {"workspaces": [third["slug"]]})
             later = await create_prompt(api, victim["id"], slug=f"{slug}-2")
             await api.request_ok("POST", f"prompts/{later['id']}/share")
@@ -246,7 +246,7 @@ def test_shared_prompt_does_not_take_over_a_slug(bootstrapped_url: Secret):
 
 def test_slug_of_several_shared_prompts_is_ambiguous(bootstrapped_url: Secret, monkeypatch: pytest.MonkeyPatch):
     async def accept(*_: object) -> None:
-        """Accepts what earlier releases did."""
+        """Accepts a slug that is already taken, as earlier releases did."""
 
     monkeypatch.setattr("penstock.kit.prompt_sharing._reject_taken_slug", accept)
 

@@ -577,7 +577,7 @@ def test_requests_of_the_page_work(bootstrapped_url: Secret):
         other = (await api.request_ok("GET", "workspaces?exact_name=support"))["data"][0]["slug"]
         scopes = [*SCOPES, "prompts.publish"]
         _, client = await api.create_key("workspace/service", workspace_id=place, scopes=scopes)
-        # An integration test sends those to the data plane and those about logs.
+        # An integration test sends the requests to the data plane and those about analytics.
         requests = [
             request
             for page in PAGES

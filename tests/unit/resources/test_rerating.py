@@ -116,7 +116,7 @@ def test_filters_and_parts_cover_the_range(bootstrapped_url: Secret, tmp_path: P
         first, second = await open_workspace(api), await open_workspace(api, "other")
         for number in range(9):
             home = first if number % 3 else second
-            # Some at the same moment, and after hours without logs.
+            # Some logs have the same time, and some follow hours without logs.
             after = timedelta(hours=number // 4 * 5)
             logs.record(**home, ai_model="ab"[number % 2], after=after, cost_nanodollars=CENT * 2)
         complete = await rerate(api, dry_run=True)

@@ -1,4 +1,4 @@
-"""End of sessions. They end with the key text that opened them, and with a password change."""
+"""End of sessions. They end with the key secret that opened them, and with a password change."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_session_ends_with_the_key_text_that_opened_it(bootstrapped_url: Secret)
         anybody, old = await sign_in(api, {"api_key": key["key"]})
         text = (await api.request_ok("POST", f"api-keys/{key['id']}/rotate", {}))["key"]
         _, new = await sign_in(api, {"api_key": text})
-        # During the transition both key texts are valid.
+        # During the transition both secrets of the key are valid.
         assert [(await anybody("GET", "workspaces", **fields))[0] for fields in (old, new)] == [200, 200]
         async with api.database.write_transaction() as connection:
             ended = key_digests.c.expires_at.is_not(None)

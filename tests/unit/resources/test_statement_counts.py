@@ -158,7 +158,7 @@ class Shelf:
         await self.config(name)
 
 
-# By name of the creation: the list that shows what it creates. Braces stand for the parent object or the workspace.
+# List routes by the method of `Shelf` that creates their rows. Braces stand for the id of a parent or of the workspace.
 LISTS: dict[str, str] = {
     "config": "configs",
     "config_version": "configs/{config}/versions",
@@ -184,7 +184,7 @@ LISTS: dict[str, str] = {
     "partial_version": "prompts/partials/{partial}/versions",
     "audit_log": "audit-logs",
 }
-# Lists of a parent that the user creation fills too.
+# Other lists that these methods of `Shelf` fill too: method and list route.
 MORE_LISTS = {"members": ("user", "admin/workspaces/{workspace}/users"), "models": ("provider", "models")}
 
 

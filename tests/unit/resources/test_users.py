@@ -98,7 +98,8 @@ def test_service_keys_cannot_outlive_their_user_by_a_request_of_that_user(bootst
             await buffered[-1].expect_error(403, "keep_service_keys", "DELETE", f"{path}?keep_service_keys=true")
             status, response, _ = await browser("DELETE", f"{path}?keep_service_keys=true", **own)
             assert (status, "another user" in str(response)) == (403, True), response
-        # Another caller may keep the key. The key of `penstock init` belongs to nobody, and then neither does this one.
+        # Another caller may keep the key. The key of `penstock init` has no user, so the remaining key then has none
+        # either.
         await api.request_ok("DELETE", f"{paths['a@x.test']}?keep_service_keys=true")
         await buffered[0].request_ok("GET", "workspaces")
 

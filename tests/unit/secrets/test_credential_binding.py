@@ -18,7 +18,7 @@ from penstock.secrets.credential_binding import (
 # Names of virtual key options that older clients use.
 LEGACY_OPTION_NAMES = {"resourceName", "apiVersion", "deploymentName", "deploymentConfig"}
 
-# Fields that can name a host of anybody.
+# Fields that can name any host, also one of an attacker.
 ARBITRARY_HOST_FIELDS = {
     "aws_sts_endpoint",
     "azure_authority_host",

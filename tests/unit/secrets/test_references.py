@@ -200,7 +200,7 @@ def test_hanging_secret_managers_do_not_delay_other_secrets(monkeypatch: pytest.
         assert changes == len(quick) == 20
         begun = [name for name in backend.begun if name[0] in "ho"]
         assert [sum(name[0] == kind for name in begun) for kind in "ho"] == [2, 6]
-        # A fetch in progress is not begun again, and an unused one is cancelled.
+        # A fetch in progress is not started again, and a fetch whose secret is no longer used is cancelled.
         assert [task.done() for task in secrets.start_refresh(lookups[:1], count_change)] == [False]
         await asyncio.sleep(0)
         assert all(task.cancelled() for task in running[20:80])

@@ -101,7 +101,7 @@ def test_master_key_of_an_embedded_store_is_used_with_another_store(tmp_path: Pa
 def test_misspelt_section_of_a_variable_is_rejected(tmp_path: Path, name: str):
     with pytest.raises(SettingsError, match=f"{name}.*did you mean PENSTOCK_"):
         load_settings(None, {name: "x"})
-    # A reference may have any name.
+    # A variable that the settings file refers to may have any name.
     file = write_settings_file(tmp_path, f'[store]\nadmin_key = "${{{name}}}"\n')
     assert load_settings(file, {name: "x" * 48}).store.admin_key
 

@@ -18,9 +18,9 @@ FIRST_NAMES, SECOND_NAMES = {"a", "gpt-4o", "d-1"}, {"b", "gpt-4o-mini", "d-2"}
         ({}, True, FIRST_NAMES | SECOND_NAMES),
         ({}, False, set()),
         ({"gpt-4o": True}, True, FIRST_NAMES | SECOND_NAMES),
-        # An entry of one model leaves no other deployment enabled.
+        # If not all models are allowed, only the deployment of the enabled model may be used.
         ({"gpt-4o": True}, False, FIRST_NAMES),
-        # A disabled model is not reached by another name of its deployment.
+        # A disabled model cannot be reached by another name of its deployment.
         ({"gpt-4o": False}, True, SECOND_NAMES),
         ({"gpt-4o": False, "a": True}, True, {"a"} | SECOND_NAMES),
         ({"gpt-4o": True, "other": False}, False, FIRST_NAMES),

@@ -88,7 +88,7 @@ def test_limits_of_all_owners_are_published(bootstrapped_url: Secret):
                 f"rate policy {RATE_POLICY['value']}",
             ]
         )
-        # The other workspaces have the access of all.
+        # Other workspaces have the access that is set for all workspaces.
         others = [name for name in rules if name != first_workspace]
         assert second_workspace in others
         assert [rules[name] for name in others] == [["usage integration 3000000000"]] * len(others)
@@ -128,7 +128,7 @@ def test_change_reads_only_the_section_of_its_workspace(bootstrapped_url: Secret
             await api.request_ok(method, path, body)
             parts = await last_change(api)
             assert section in parts
-            # Without its section, nothing is read.
+            # The changed limit is not read if the change log does not name its section.
             assert rule not in (await read_rules(api, sections, parts - {section}))[workspace]
             assert rule in (await read_rules(api, sections, parts))[workspace]
         assert set(await read_rules(api, sections, frozenset())) == set(before)

@@ -312,7 +312,7 @@ def test_terminated_idle_connection_is_replaced_on_read(postgres: Postgres):
                 await asyncio.sleep(0.1)
             async with database.read_connection() as connection:
                 row = await connection.scalar(text("SELECT pg_backend_pid()"))
-            # The first round reuses the idle connection; in the second it was terminated.
+            # The first round reuses the idle connection; in the second round the server has terminated it.
             assert (row == pid) == (not rested)
         await database.close()
         await other.close()

@@ -18,7 +18,7 @@ from penstock.kit.crud_routes import CrudRoutes, ListQuery, workspace_request_co
 from penstock.kit.initial_usage import GroupUsageField, find_group_problems, store_group_usage
 from penstock.kit.limit_coverage import find_condition_warnings
 from penstock.kit.limit_policies import CreatedPolicy, KeyRules, NewPolicy, PolicyFields, PolicyUpdate, UpdatedPolicy
-from penstock.kit.limit_usage import LimitPeriod, UsageEntity, ValueUsage
+from penstock.kit.limit_usage import PeriodUsageReader, UsageEntity, ValueUsage
 from penstock.kit.numbered_pages import equality_conditions
 from penstock.kit.route_parameters import PolicyId, PolicyStatusFilter, WorkspaceFilter
 from penstock.kit.shared_fields import UNSET, ObjectType, OptionalTimestamp, UnsetType
@@ -315,8 +315,8 @@ def _key_rules() -> KeyRules:
     return KeyRules(limit_policies.SHARED_KEYS, other, "rate limits policies")
 
 
-def _open_period(session: TenantSession, row: Row) -> LimitPeriod:
-    return LimitPeriod(session.connection, row["id"], row["type"], current_period(to_limit(row), row).start)
+def _open_period(session: TenantSession, row: Row) -> PeriodUsageReader:
+    return PeriodUsageReader(session.connection, row["id"], row["type"], current_period(to_limit(row), row).start)
 
 
 async def _record_reset(session: TenantSession, row: Row, entity: UsageEntity | None) -> None:

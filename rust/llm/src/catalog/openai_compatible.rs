@@ -294,6 +294,8 @@ pub(crate) const fn row(
 }
 
 // Columns: slug, base URL, version segment before an operation's path, offered operations.
+// The version segment is "" if the base URL contains the version, or if the API has none. It is "/v1" if the version
+// follows the base URL.
 pub(crate) static ROWS: &[OpenAiCompatible] = &[
     row("302ai", "https://api.302.ai", "/v1", &[CHAT]).with_chat_rules(&LEGACY_MAX_TOKENS),
     row("aibadgr", "https://aibadgr.com/api/v1", "", &[CHAT]),

@@ -46,7 +46,7 @@ def wait_for(look: Callable[[], Any]) -> Any:
 
 
 def wait_for_requests(count: int) -> int:
-    """Returns the number of requests in the graph, once it is this large."""
+    """Waits until the graph counts at least this many requests; returns its number."""
 
     def count_logs() -> int:
         total: int = CLIENT.analytics.graphs.requests(**RANGE).summary["total"]
@@ -56,7 +56,7 @@ def wait_for_requests(count: int) -> int:
 
 
 def download_export() -> list[str]:
-    """Returns the trace of each row of the export."""
+    """Returns the trace ids in the rows of the export, each once."""
     export_id = CREATED["export"].id
     wait_for(lambda: CLIENT.logs.exports.retrieve(export_id=export_id).status == "success")
     url = CLIENT.logs.exports.download(export_id=export_id).signed_url

@@ -1,4 +1,4 @@
-"""Sends requests with the installed portkey-ai SDK by the config in `CONFIG`, once for each way that the SDK has.
+"""Sends requests with the installed portkey-ai SDK and the config in `CONFIG`, once for each kind of call of the SDK.
 Prints one line of JSON for each.
 """
 

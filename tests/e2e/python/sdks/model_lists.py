@@ -1,4 +1,4 @@
-"""Model lists and single models by the SDKs of Google, Cohere and Mistral. A provider here is the key of a call."""
+"""Model lists and single models by the SDKs of Google, Cohere and Mistral. The first of `PROVIDERS` is a model here."""
 
 from __future__ import annotations
 

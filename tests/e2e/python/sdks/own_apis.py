@@ -1,5 +1,5 @@
-"""Parts of Google's and Cohere's APIs that the gateway forwards: files, batches, caches, datasets. A provider here is
-the SDK with its API version.
+"""Parts of Google's and Cohere's APIs that the gateway forwards: files, batches, caches, datasets. `PROVIDERS` lists
+versions of Google's API here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from google import genai
 from google.genai import types
 from sdk_calls import GATEWAY, KEY, PROVIDERS, report_call
 
-# Larger than a part of an upload.
+# Larger than one part of a resumable upload, so that an upload has two parts.
 UPLOAD_BYTES = 9 * 1024 * 1024
 
 

@@ -53,7 +53,7 @@ def test_bound_values_arrive_unchanged(loaded_clickhouse: ClickHouseEngine, text
 
 @pytest.fixture
 def answers() -> Iterator[dict[str, object]]:
-    """Returns the answer of a server that the test chooses, with its port."""
+    """Starts a server and returns the response that it sends, which the test may change, with the server's port."""
     response: dict[str, object] = {"status": 200, "code": None, "body": b""}
 
     class Handler(BaseHTTPRequestHandler):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def approximate(value: Any) -> Any:
-    """Allows for the order in which floats are added."""
+    """Allows for rounding errors, because the order in which floats are added differs."""
     if isinstance(value, dict):
         return {key: approximate(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -106,7 +106,7 @@ def test_group_with_all_columns_equals_the_reference(loaded: LogEngine, sample: 
 
 
 def find_word(item: dict[str, Any]) -> str:
-    """Returns the column that counts the verdict of a guardrail or a check."""
+    """Returns the name of the column that counts the verdict of a guardrail or a check."""
     if item.get("error") is not None:
         return "errors"
     words = (("deny", "denied"), ("would_deny", "would_deny"), ("skipped", "skipped"))
