@@ -121,6 +121,87 @@ async fn hard_budget_rejects_what_providers_fetch_or_read_in_their_own_way() {
     assert_eq!(provider.ledger_entries().len(), 0);
 }
 
+fn with_fields(mut body: Value, fields: &Value) -> Value {
+    body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    body
+}
+
+#[tokio::test]
+async fn limit_that_a_translation_drops_reserves_as_if_there_were_none() {
+    let (provider, gateway) = hard_gateway("tokens", 40_000).await;
+    let foreign = [
+        json!({"max_new_tokens": 1}),
+        json!({"max_output_tokens": 1}),
+        json!({"Max_Tokens": 1}),
+        json!({"options": {"num_predict": 1}}),
+        json!({"extra_body": {"max_tokens": 1}}),
+        json!({"toolConfig": {"maxTokens": 1}}),
+    ];
+    for fields in &foreign {
+        let body = with_fields(json!({"model": "mock", "messages": question()}), fields);
+        let response = gateway.send(post(CHAT_PATH, "mock", &body)).await;
+        let set: u64 = response.header("x-gateway-max-tokens").unwrap().parse().unwrap();
+        assert!((1000..=5000).contains(&set), "{fields}: {set}");
+    }
+    let sent = provider.ledger_entries().len();
+    assert_eq!(sent, foreign.len());
+    // A target may respect a higher limit. The gateway sets no limit in formats in which it is nested.
+    for (path, body) in [
+        (CHAT_PATH, json!({"model": "mock", "max_new_tokens": 90_000, "messages": question()})),
+        (
+            "/v1beta/models/mock:generateContent",
+            json!({"contents": [{"role": "user", "parts": [{"text": "x"}]}], "maxOutputTokens": 1}),
+        ),
+        (
+            "/model/mock/converse",
+            json!({"messages": [{"role": "user", "content": [{"text": "x"}]}], "inferenceConfig": {"max_tokens": 1}}),
+        ),
+    ] {
+        let response = gateway.send(post(path, "mock", &body)).await;
+        assert!(response.text().contains("policy `any`"), "{path}: {}", response.text());
+    }
+    assert_eq!(provider.ledger_entries().len(), sent);
+}
+
+#[tokio::test]
+async fn hard_budget_rejects_tools_and_items_of_the_provider_among_those_of_the_client() {
+    let (provider, gateway) = hard_gateway("tokens", 40_000).await;
+    for (path, fields, what) in [
+        (CHAT_PATH, json!({"tools": [{"functionDeclarations": [], "googleSearch": {}}]}), "`googleSearch`"),
+        (CHAT_PATH, json!({"tools": {"type": "web_search"}}), "`web_search`"),
+        ("/v1/responses", json!({"input": [{"type": "reasoning", "id": "rs_1", "summary": []}]}), "provider stores"),
+        ("/v1/responses", json!({"input": [{"id": "msg_1"}]}), "provider stores"),
+    ] {
+        let limits = json!({"model": "mock", "max_tokens": 5, "max_output_tokens": 5, "messages": question()});
+        let response = gateway.send(post(path, "mock", &with_fields(limits, &fields))).await;
+        let text = response.text();
+        assert_eq!((response.status, response.error_code().as_str()), (412, "usage_not_bounded"), "{fields}: {text}");
+        assert!(text.contains(what), "{fields}: {text}");
+    }
+    assert_eq!(provider.ledger_entries().len(), 0);
+}
+
+#[tokio::test]
+async fn hard_budget_admits_ordinary_parts_of_messages() {
+    let (_provider, gateway) = hard_gateway("tokens", 40_000).await;
+    let thoughts = json!([{"type": "reasoning.text", "text": "x"}, {"type": "reasoning.encrypted", "data": "AA"}]);
+    let document = json!({"type": "document", "document": {"id": "d", "data": {"title": "x"}}});
+    for (path, fields) in [
+        (CHAT_PATH, json!({"messages": [{"role": "assistant", "content": "x", "reasoning_details": thoughts}]})),
+        (CHAT_PATH, json!({"messages": [{"role": "tool", "tool_call_id": "c", "content": [document]}]})),
+        (
+            "/v1/responses",
+            json!({"tools": [{"type": "computer"}], "input": [{"type": "computer_call", "call_id": "c",
+            "actions": [{"type": "click", "x": 1, "y": 2}]}]}),
+        ),
+        ("/v1/rerank", json!({"query": "x", "documents": [{"text": "x", "type": "faq"}]})),
+    ] {
+        let limits = json!({"model": "mock", "max_tokens": 5, "max_output_tokens": 5});
+        let response = gateway.send(post(path, "mock", &with_fields(limits, &fields))).await;
+        assert_ne!(response.status, 412, "{fields}: {}", response.text());
+    }
+}
+
 #[tokio::test]
 async fn compressed_recording_has_no_bound() {
     let (provider, gateway) = hard_gateway("tokens", 40_000).await;

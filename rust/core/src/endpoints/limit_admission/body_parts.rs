@@ -1,5 +1,17 @@
 //! Names of fields and types in the JSON bodies of requests, grouped by their effect on the highest usage of a request.
 
+use std::borrow::Cow;
+
+use penstock_llm::operation::Operation;
+
+/// Types of tools that the client runs.
+const CLIENT_TOOLS: [&str; 6] =
+    ["function", "custom", "local_shell", "apply_patch", "computer", "computer_use_preview"];
+/// Prefixes of further types of tools that the client runs.
+const CLIENT_TOOL_PREFIXES: [&str; 4] = ["bash_", "text_editor_", "computer_", "memory_"];
+/// Fields of those tools without a type that the client runs. A cache point is an entry of Bedrock's list of tools.
+const CLIENT_TOOL_FIELDS: [&str; 4] = ["functionDeclarations", "function_declarations", "toolSpec", "cachePoint"];
+
 /// Meaning of a field at the top level of a body, or of an object that contains further parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BodyField {
@@ -18,6 +30,10 @@ pub enum BodyField {
     Unbounded,
     /// Messages or other content for the model.
     Messages,
+    /// Documents that a request ranks or refers to. Their entries are text with any fields.
+    Documents,
+    /// API version of Claude's bodies in Bedrock.
+    ClaudeVersion,
     Other,
 }
 
@@ -75,10 +91,131 @@ impl BodyField {
             | "background"
             | "models"
             | "prediction" => Self::Unbounded,
-            "messages" | "input" | "inputs" | "images" | "documents" | "instances" | "requests" | "content"
-            | "contents" | "chat_history" | "system" | "systeminstruction" | "system_instruction" => Self::Messages,
+            "messages" | "input" | "inputs" | "images" | "instances" | "requests" | "content" | "contents"
+            | "chat_history" | "system" | "systeminstruction" | "system_instruction" => Self::Messages,
+            "documents" => Self::Documents,
+            "anthropic_version" => Self::ClaudeVersion,
             _ => Self::Other,
         }
+    }
+}
+
+/// Which targets respect a limit on the tokens of a response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OutputLimitKind {
+    /// All targets, because it is the limit of the client's API format, which translations keep.
+    Own,
+    /// Models of one vendor at Bedrock, but no Claude models.
+    Vendor,
+    /// Some targets. Others ignore it, and translations drop it.
+    Foreign,
+}
+
+impl OutputLimitKind {
+    /// Returns the kind of limit that a field sets. `object` is the path of the object that contains the field; it is
+    /// empty at the top level. Names in another case are foreign, because few targets know them.
+    pub fn from_field(operation: Operation, object: &str, name: &str) -> Self {
+        let is_own = match operation {
+            Operation::ChatComplete => object.is_empty() && matches!(name, "max_tokens" | "max_completion_tokens"),
+            Operation::CreateModelResponse => object.is_empty() && name == "max_output_tokens",
+            Operation::Complete | Operation::Messages | Operation::InvokeModel | Operation::InvokeModelStream => {
+                object.is_empty() && name == "max_tokens"
+            }
+            Operation::GenerateContent | Operation::StreamGenerateContent => {
+                matches!(object, "generationConfig" | "generation_config")
+                    && matches!(name, "maxOutputTokens" | "max_output_tokens")
+            }
+            Operation::Converse | Operation::ConverseStream => object == "inferenceConfig" && name == "maxTokens",
+            _ => false,
+        };
+        let is_invoke = matches!(operation, Operation::InvokeModel | Operation::InvokeModelStream);
+        if is_own {
+            Self::Own
+        } else if is_invoke && is_vendor_limit(object, name) {
+            Self::Vendor
+        } else {
+            Self::Foreign
+        }
+    }
+}
+
+/// Returns true for limits in `InvokeModel` bodies of vendors other than Anthropic, and of old Claude models.
+fn is_vendor_limit(object: &str, name: &str) -> bool {
+    match object {
+        "" => matches!(name, "max_tokens_to_sample" | "max_gen_len" | "maxTokens"),
+        "textGenerationConfig" => name == "maxTokenCount",
+        "inferenceConfig" => matches!(name, "maxTokens" | "max_new_tokens"),
+        _ => false,
+    }
+}
+
+/// Returns true for objects at the top level in which an API format has its limit on the tokens of a response.
+pub fn contains_output_limit(object: &str) -> bool {
+    matches!(object, "generationConfig" | "generation_config" | "inferenceConfig" | "textGenerationConfig")
+}
+
+/// Returns the type of a tool that the provider runs, or the field that names it. `None` if the client runs the tool.
+/// `names` are the fields of the tool that have a value.
+pub fn find_provider_tool<'t>(
+    operation: Operation,
+    kind: Option<&'t str>,
+    names: &'t [Cow<'_, str>],
+) -> Option<&'t str> {
+    // Each field of an entry is a tool of its own in these formats, whatever the entry's other fields are.
+    let is_named_by_field = matches!(
+        operation,
+        Operation::GenerateContent | Operation::StreamGenerateContent | Operation::Converse | Operation::ConverseStream
+    );
+    let mut names = names.iter().map(|name| &**name);
+    match kind.filter(|_| !is_named_by_field) {
+        Some(kind) => {
+            let is_client_tool =
+                CLIENT_TOOLS.contains(&kind) || CLIENT_TOOL_PREFIXES.iter().any(|prefix| kind.starts_with(prefix));
+            (!is_client_tool).then_some(kind)
+        }
+        // The client runs what has a schema of its own in Anthropic's format.
+        None if !is_named_by_field && names.clone().any(|name| name == "input_schema") => None,
+        None => names.find(|name| !CLIENT_TOOL_FIELDS.contains(name)),
+    }
+}
+
+/// Where the content of an object in a message is, as far as the names of its fields tell.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ContentPlace {
+    /// In the body, as base64.
+    Bytes,
+    /// In the body, as text or as fields.
+    Text,
+    /// At the provider, which stored it under an id.
+    Stored,
+    /// Anywhere.
+    #[default]
+    Unknown,
+}
+
+impl ContentPlace {
+    /// `kind` is the type of the object, and `names` are those of its fields that have a value. `source` is the place
+    /// of its field `source`.
+    pub fn from_fields(kind: &str, names: &[Cow<'_, str>], source: Self) -> Self {
+        let has = |name: &str| names.iter().any(|other| other == name);
+        let has_only = |allowed: &[&str]| !names.is_empty() && names.iter().all(|name| allowed.contains(&&**name));
+        // The provider looks up its reasoning by the id, unless the request repeats it.
+        let is_reference = matches!(kind, "reasoning" | "compaction") && !has("encrypted_content") && !has("content");
+        if has("id") && (is_reference || has_only(&["id", "type", "status"])) {
+            Self::Stored
+        } else if has_only(&["bytes"]) || (source == Self::Bytes && has_only(&["format", "source"])) {
+            Self::Bytes
+        } else if has("data") && has_only(&["id", "data"]) {
+            Self::Text
+        } else {
+            Self::Unknown
+        }
+    }
+
+    /// Returns true if content at this place has a bound as the value of this field: Bedrock's recordings, and
+    /// documents in Cohere's results of tools.
+    pub fn is_bounded_in(self, field: &str) -> bool {
+        matches!((field, self), ("audio", Self::Bytes) | ("document", Self::Text))
     }
 }
 
@@ -95,7 +232,9 @@ pub fn is_data(field: &str) -> bool {
             | "schema"
             | "parameters"
             | "action"
+            | "actions"
             | "operation"
+            | "outcome"
             | "annotations"
             | "citations"
             | "cache_control"
@@ -107,7 +246,12 @@ pub fn is_data(field: &str) -> bool {
 
 /// Returns true for types of images in messages.
 pub fn is_image(kind: &str) -> bool {
-    matches!(kind, "image_url" | "input_image" | "image" | "computer_screenshot")
+    matches!(kind, "image_url" | "input_image" | "image" | "image_base64" | "computer_screenshot")
+}
+
+/// Returns true for types of files and recordings, which may have any number of tokens.
+pub fn is_media(kind: &str) -> bool {
+    matches!(kind.split(['_', '.']).next(), Some("audio" | "video" | "file" | "document" | "input" | "image"))
 }
 
 /// Returns true for types of objects in messages that have at most one token for each byte. An empty type stands for
@@ -128,6 +272,9 @@ pub fn is_bounded(kind: &str) -> bool {
             | "thinking"
             | "redacted_thinking"
             | "reasoning"
+            | "reasoning.text"
+            | "reasoning.summary"
+            | "reasoning.encrypted"
             | "compaction"
             | "tool_use"
             | "tool_result"

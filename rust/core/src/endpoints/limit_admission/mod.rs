@@ -123,8 +123,9 @@ pub(crate) fn is_limited(target: &Target<'_>, log: &RequestLog) -> bool {
     log.limits.is_some() || target_rules(target).iter().any(Option::is_some)
 }
 
-/// Ends the previous attempt, and reserves in all limits the amount that an attempt at a target may use. Returns the
-/// body to send. If a hard budget applies and the request does not bound its response, the body gets such a bound.
+/// Ends the previous attempt, and reserves in all limits what an attempt at a target may use. Returns the body to send.
+/// If a hard budget applies and the request does not bound its response in the client's API format, the body gets
+/// such a bound.
 ///
 /// # Errors
 /// If a limit of the target or of the caller leaves less than the attempt needs.

@@ -79,6 +79,9 @@ pub struct UsageBounds {
     pub extra_input: u64,
     /// Maximum number of tokens of all responses together. `None` if the request sets no limit.
     pub output_tokens: Option<u64>,
+    /// Number of tokens of all responses together that their bound may not fall below. Some targets respect limits that
+    /// the client's API format does not have.
+    min_output_tokens: u64,
     /// Number of responses to all prompts.
     choices: u64,
     rankings: u64,
@@ -105,11 +108,11 @@ impl UsageBounds {
             return Self::unbounded("a compressed body");
         }
         match operation {
-            _ if operation.is_embedding() => Self::of_json(body, Some(0)).await,
-            _ if operation.is_chat() => Self::of_json(body, None).await,
+            _ if operation.is_embedding() => Self::of_json(body, operation, Some(0)).await,
+            _ if operation.is_chat() => Self::of_json(body, operation, None).await,
             Operation::ImageGenerate => {
                 let mut images = ImageParams::from_json(body.complete_bytes());
-                let (bounds, parsed) = Self::parse(body).await;
+                let (bounds, parsed) = Self::parse(body, operation).await;
                 images.count = images.count.max(parsed.responses());
                 let output = images.count.max(1).saturating_mul(MAX_GENERATED_IMAGE_TOKENS);
                 Self { images: Some(Box::new(images)), output_tokens: Some(output), ..bounds }
@@ -123,7 +126,7 @@ impl UsageBounds {
                 Self { images: Some(Box::new(images)), ..bounds }
             }
             Operation::CreateSpeech => {
-                let bounds = Self::of_json(body, Some(0)).await;
+                let bounds = Self::of_json(body, operation, Some(0)).await;
                 let output = bounds.input_bytes.saturating_mul(SPEECH_TOKENS_PER_BYTE);
                 Self { output_tokens: Some(output), ..bounds }
             }
@@ -132,10 +135,10 @@ impl UsageBounds {
                 None => Self::unbounded("a recording without `content-length`"),
             },
             Operation::Rerank => {
-                let bounds = Self::of_json(body, Some(0)).await;
+                let bounds = Self::of_json(body, operation, Some(0)).await;
                 Self { rankings: 1 + bounds.input_bytes / MIN_BYTES_PER_BILLED_QUERY, ..bounds }
             }
-            Operation::Moderate => Self::of_json(body, Some(0)).await,
+            Operation::Moderate => Self::of_json(body, operation, Some(0)).await,
             _ if uses_nothing(client_request, operation) => {
                 Self { output_tokens: Some(0), uses_nothing: true, ..Self::default() }
             }
@@ -146,29 +149,30 @@ impl UsageBounds {
     }
 
     /// Returns the bounds of a JSON body. `output_tokens` is the maximum that the operation sets, if it does.
-    async fn of_json(body: &Body, output_tokens: Option<u64>) -> Self {
-        let (bounds, parsed) = Self::parse(body).await;
+    async fn of_json(body: &Body, operation: Operation, output_tokens: Option<u64>) -> Self {
+        let (bounds, parsed) = Self::parse(body, operation).await;
         Self { output_tokens: output_tokens.or_else(|| parsed.output_tokens()), ..bounds }
     }
 
     /// Reads a JSON body, and returns the bounds of its input too.
-    async fn parse(body: &Body) -> (Self, BodyBounds) {
+    async fn parse(body: &Body, operation: Operation) -> (Self, BodyBounds) {
         let Body::Complete(bytes) = body else {
-            return (Self::unbounded("a body that is streamed"), BodyBounds::default());
+            return (Self::unbounded("a body that is streamed"), BodyBounds::new(operation));
         };
         let parsed = if bytes.len() <= MAX_INLINE_PEEK_BYTES {
-            BodyBounds::parse(bytes)
+            BodyBounds::parse(bytes, operation)
         } else {
             let copy = bytes.clone();
-            match tokio::task::spawn_blocking(move || BodyBounds::parse(&copy)).await {
+            match tokio::task::spawn_blocking(move || BodyBounds::parse(&copy, operation)).await {
                 Ok(parsed) => parsed,
-                Err(_) => return (Self::unbounded("a body that could not be read"), BodyBounds::default()),
+                Err(_) => return (Self::unbounded("a body that could not be read"), BodyBounds::new(operation)),
             }
         };
         let tools = if parsed.has_tools { MAX_TOOL_PROMPT_TOKENS } else { 0 };
         let bounds = Self {
             input_bytes: bytes.len() as u64,
             extra_input: parsed.images.saturating_mul(MAX_IMAGE_TOKENS).saturating_add(tools),
+            min_output_tokens: parsed.min_output_tokens(),
             choices: parsed.responses(),
             unbounded: parsed.unbounded.clone(),
             ..Self::default()
@@ -186,7 +190,8 @@ impl UsageBounds {
 
     /// Sets the maximum tokens of each response.
     pub fn limit_each_response(&mut self, tokens: Option<u64>) {
-        self.output_tokens = tokens.map(|tokens| tokens.saturating_mul(self.choices()));
+        let least = self.min_output_tokens;
+        self.output_tokens = tokens.map(|tokens| tokens.saturating_mul(self.choices()).max(least));
     }
 
     /// Returns the number of responses to all prompts.
@@ -196,9 +201,10 @@ impl UsageBounds {
 
     /// Returns the maximum usage of the request.
     pub fn highest(&self) -> HighestUsage<'_> {
+        let unlimited = MAX_OUTPUT_TOKENS.saturating_mul(self.choices()).max(self.min_output_tokens);
         HighestUsage {
             input_tokens: self.input_bytes.saturating_add(self.extra_input),
-            output_tokens: self.output_tokens.unwrap_or(MAX_OUTPUT_TOKENS.saturating_mul(self.choices())),
+            output_tokens: self.output_tokens.unwrap_or(unlimited),
             rankings: self.rankings,
             images: self.images.as_deref(),
         }
