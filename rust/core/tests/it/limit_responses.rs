@@ -164,3 +164,26 @@ async fn sessions_end_when_nothing_is_left_of_their_budget() {
     assert_eq!(record["limits"]["budgets"][0]["id"], "api_key-k");
     assert_eq!(expect_rejection(&gateway, session()).await.0, 412);
 }
+
+#[tokio::test]
+async fn sessions_without_a_model_in_their_url_end_when_no_money_is_left() {
+    // Each response costs 20_000 nano-dollars.
+    let fields = json!({"type": "cost", "limit": 40_000, "period": {"start": 1}});
+    let (_provider, gateway) = start_gateway(json!([limit("api_key", "k", &fields)])).await;
+    let session = || {
+        let request = TestRequest::new("GET", "/v1/responses").header("x-gateway-api-key", "pk");
+        request.header("x-gateway-provider", "mock")
+    };
+    let mut talk = open_realtime(&gateway, session()).await;
+    for _ in 0..3 {
+        talk.send_event(json!({"type": "response.create", "model": "mock", "input": "x"})).await;
+        talk.receive_until("response.completed").await;
+    }
+    assert_eq!(talk.receive_until("error").await["error"]["code"], "04");
+    assert_eq!(close_code_and_reason(&talk.receive_message().await).0, 1008);
+    talk.wait_until_closed().await;
+    let record = gateway.single_record();
+    assert_eq!((&record["ai_model"], &record["cost_nanodollars"]), (&json!("mock"), &json!(60_000)), "{record}");
+    assert_eq!(record["error"], "04");
+    assert_eq!(expect_rejection(&gateway, session()).await.0, 412);
+}

@@ -183,17 +183,20 @@ impl WebSocketSession {
         drop(timeout(CLOSE_TIMEOUT, closing).await);
         let (outcome, error) = end.outcome();
         record.log.error_code = error;
-        if let (true, Some(model)) = (record.log.model.is_empty(), meter.model.take()) {
-            record.log.billing.tariff = record.log.billing.tariff.for_other_model(&model);
-            record.log.model = model;
-        }
         set_session_usage(&mut record, &meter);
         record.finish(meter.total_usage(), None, outcome);
     }
 }
 
-/// Sets the usage of each model of a session.
+/// Sets the usage of each model of a session. If the request named no model, the record gets the first one of the
+/// session and its price.
 fn set_session_usage(record: &mut Record, meter: &Meter) {
+    if record.log.model.is_empty()
+        && let Some(model) = &meter.model
+    {
+        record.log.billing.tariff = record.log.billing.tariff.for_other_model(model);
+        record.log.model.clone_from(model);
+    }
     let others = meter.other_models.clone();
     record.log.billing.session_usage =
         (!others.is_empty()).then(|| Box::new(SessionUsage { main: meter.usage, others }));
