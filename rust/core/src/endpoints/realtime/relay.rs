@@ -26,7 +26,7 @@ use tokio_tungstenite::tungstenite::{self, error::CapacityError};
 use super::{CloseCode, CloseFrame, Message};
 use crate::{
     accounting::{
-        record::{Outcome, Record, SessionUsage},
+        record::{Outcome, Record, RequestLog, SessionUsage},
         saved_models::SavedModels,
     },
     endpoints::limit_admission,
@@ -213,7 +213,15 @@ async fn extend_limits(state: &GatewayState, record: &mut Record, meter: &Meter)
     record.log.billing.usage = meter.total_usage();
     set_session_usage(record, meter);
     let usage = record.usage_so_far();
+    update_budgets(state, &mut record.log);
     limit_admission::extend_attempt(state, &mut record.log, usage).await
+}
+
+/// Reads the budgets of a session again. An administrator may have changed or deleted them since it began.
+fn update_budgets(state: &GatewayState, log: &mut RequestLog) {
+    if let (Some(holds), Some(workspace)) = (&mut log.limits, &log.details.identity.workspace_id) {
+        holds.update_budgets(state.load_snapshot().find_limits(workspace));
+    }
 }
 
 impl SessionEnd {
