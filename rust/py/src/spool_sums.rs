@@ -48,17 +48,17 @@ impl BudgetSums {
     }
 
     /// Adds a single record.
-    fn add_record(&self, payload: &[u8], flags: u8) {
-        lock(&self.0).add_record(payload, flags, false);
+    fn add_record(&self, py: Python<'_>, payload: &[u8], flags: u8) {
+        py.detach(|| lock(&self.0).add_record(payload, flags, false));
     }
 
-    /// Returns all sums, and removes them.
-    fn take(&self) -> Vec<BudgetRow> {
+    /// Returns all sums, and starts again without any.
+    fn take(&self, py: Python<'_>) -> Vec<BudgetRow> {
         let row = |(key, sum): (budget_sums::BudgetKey, budget_sums::BudgetUsage)| {
             let (id, group, start, measure) = (key.limit_id, key.group, key.period_start, key.measure);
             (id, group, start, measure, sum.requests, sum.tokens, sum.nanodollars, sum.corrected)
         };
-        lock(&self.0).take().into_iter().map(row).collect()
+        py.detach(|| lock(&self.0).take().into_iter().map(row).collect())
     }
 }
 
@@ -117,34 +117,36 @@ impl RequestCounts {
     }
 
     /// Returns the counts of each label set.
-    fn label_sets(&self) -> Vec<LabelSetRow> {
-        lock(&self.0).sets().iter().map(to_row).collect()
+    fn label_sets(&self, py: Python<'_>) -> Vec<LabelSetRow> {
+        py.detach(|| lock(&self.0).sets().iter().map(to_row).collect())
     }
 
     /// Returns the verdicts of guardrails and of checks.
-    fn verdicts(&self) -> (Vec<VerdictRow>, Vec<VerdictRow>) {
-        let counts = lock(&self.0);
-        let rows = |verdicts: &request_counts::Verdicts| {
-            verdicts.iter().map(|((id, verdict), count)| (id.clone(), *verdict, *count)).collect()
-        };
-        (rows(&counts.verdicts().guardrails), rows(&counts.verdicts().checks))
+    fn verdicts(&self, py: Python<'_>) -> (Vec<VerdictRow>, Vec<VerdictRow>) {
+        py.detach(|| {
+            let counts = lock(&self.0);
+            let rows = |verdicts: &request_counts::Verdicts| {
+                verdicts.iter().map(|((id, verdict), count)| (id.clone(), *verdict, *count)).collect()
+            };
+            (rows(&counts.verdicts().guardrails), rows(&counts.verdicts().checks))
+        })
     }
 
     /// Number of different label sets.
-    fn __len__(&self) -> usize {
-        lock(&self.0).sets().len()
+    fn __len__(&self, py: Python<'_>) -> usize {
+        py.detach(|| lock(&self.0).sets().len())
     }
 
     /// Number of values that were counted as `other`.
     #[getter]
-    fn overflow_count(&self) -> u64 {
-        lock(&self.0).overflow_count()
+    fn overflow_count(&self, py: Python<'_>) -> u64 {
+        py.detach(|| lock(&self.0).overflow_count())
     }
 
     /// Number of lines that are no records.
     #[getter]
-    fn invalid_count(&self) -> u64 {
-        lock(&self.0).invalid_count()
+    fn invalid_count(&self, py: Python<'_>) -> u64 {
+        py.detach(|| lock(&self.0).invalid_count())
     }
 }
 
@@ -156,7 +158,8 @@ fn to_row(set: &LabelSetCounts) -> LabelSetRow {
     (set.labels.clone(), set.requests, set.tokens, set.nanodollars, histograms.collect())
 }
 
-/// Locks counts, even if a thread has panicked while it held the lock.
+/// Locks counts. After a panic they are used as they are. Call it only without the interpreter lock, because another
+/// thread may hold these counts for a while, and nothing else in Python could run meanwhile.
 fn lock<T>(counts: &Mutex<T>) -> MutexGuard<'_, T> {
     counts.lock().unwrap_or_else(PoisonError::into_inner)
 }

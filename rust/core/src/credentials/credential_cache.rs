@@ -77,6 +77,11 @@ impl CredentialCache {
         outcome
     }
 
+    /// Returns the cached credential for `key` if it has not expired.
+    pub fn find_cached(&self, key: impl Hash) -> Option<Arc<IssuedCredential>> {
+        self.slot_for(self.hash_seed.hash_one(key)).get_unexpired()?.outcome.ok()
+    }
+
     fn slot_for(&self, mark: u64) -> Arc<Slot> {
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         if slots.len() >= MAX_ENTRIES && !slots.contains_key(&mark) {

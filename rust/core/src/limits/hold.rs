@@ -2,13 +2,30 @@
 
 use std::sync::Arc;
 
-use super::rule::LimitRule;
+use super::rule::{LimitRule, OwnerKind, WorkspaceLimits};
 
 /// Reference to one of the limits of an object.
 #[derive(Debug, Clone)]
 pub struct RuleRef {
     pub rules: Arc<[LimitRule]>,
     pub index: usize,
+}
+
+impl RuleRef {
+    /// Returns the current state of the limit, given the current limits of its workspace. `None` if it was deleted.
+    pub fn find_current(&self, limits: Option<&WorkspaceLimits>) -> Option<Self> {
+        let id = &self.owner.id;
+        let rules = match self.owner.kind {
+            // The limits of a token never change.
+            OwnerKind::Token => return Some(self.clone()),
+            OwnerKind::Policy | OwnerKind::Workspace => limits?.all.as_ref(),
+            OwnerKind::ApiKey => limits?.api_keys.get(id),
+            OwnerKind::Provider => limits?.providers.get(id),
+            OwnerKind::Integration => limits?.integrations.get(id),
+        }?;
+        let index = rules.iter().position(|rule| rule.id == self.id)?;
+        Some(Self { rules: Arc::clone(rules), index })
+    }
 }
 
 impl std::ops::Deref for RuleRef {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{
     hold::{Hold, Remaining, RuleRef},
     limiter::Limiter,
-    rule::{LimitRule, LimitSubject, Measure},
+    rule::{LimitRule, LimitSubject, Measure, WorkspaceLimits},
 };
 
 /// Maximum number of limits that headers report, the strictest first, and of rejections that a record contains.
@@ -92,6 +92,8 @@ pub struct RequestHolds {
     pub max_tokens: Option<u64>,
     /// Limit of the caller that rejected the request.
     rejected_by: Option<Box<str>>,
+    /// Ids of budgets of the current attempt that were deleted since it began.
+    deleted_budgets: Vec<Box<str>>,
 }
 
 impl std::fmt::Debug for RequestHolds {
@@ -146,6 +148,7 @@ impl RequestHolds {
             rejections: Vec::new(),
             max_tokens: None,
             rejected_by: None,
+            deleted_budgets: Vec::new(),
         }
     }
 
@@ -235,15 +238,28 @@ impl RequestHolds {
         Err(Box::new(Rejection { rule, group: group.into(), remaining, needed }))
     }
 
-    /// Reserves the amount that the current attempt has used so far, if that is more than it holds of a budget. A soft
-    /// budget grants its rest once; after that, nothing is left.
+    /// Reads the budgets of the current attempt again, because a session may last longer than their settings. A deleted
+    /// budget is no longer extended.
+    pub fn update_budgets(&mut self, limits: Option<&WorkspaceLimits>) {
+        self.deleted_budgets.clear();
+        for hold in self.attempt.iter_mut().filter(|hold| hold.rule.is_budget()) {
+            match hold.rule.find_current(limits) {
+                Some(rule) if rule.is_budget() && rule.measure == hold.rule.measure => hold.rule = rule,
+                _ => self.deleted_budgets.push(hold.rule.id.clone()),
+            }
+        }
+    }
+
+    /// Reserves what the current attempt has used so far, if that is more than it holds of a budget. A soft budget gives
+    /// the rest once; after that, nothing is left.
     ///
     /// # Errors
     /// If nothing is left of a budget. The used amount still counts at the end.
     pub fn extend_attempt(&mut self, usage: RequestUsage, is_last: bool, now_ms: u64) -> Result<(), Box<Rejection>> {
         let limiter = Arc::clone(&self.limiter);
-        let budgets = self.attempt.iter_mut().filter(|hold| hold.rule.is_budget() && !hold.rule.is_dry_run);
-        for hold in budgets {
+        let deleted = &self.deleted_budgets;
+        let is_extended = |rule: &LimitRule| rule.is_budget() && !rule.is_dry_run && !deleted.contains(&rule.id);
+        for hold in self.attempt.iter_mut().filter(|hold| is_extended(&hold.rule)) {
             let needed = usage.amount_of(hold.rule.measure).saturating_sub(hold.amount);
             if needed == 0 {
                 continue;

@@ -68,6 +68,15 @@ pub async fn mask_failure(
     }
 }
 
+/// Masks all credentials of a request in the message of the provider's error, for its record. Unlike the caller, readers
+/// of records may not know the credential that the request sent.
+pub fn mask_recorded_message(state: &GatewayState, target: &Target<'_>, message: &str) -> String {
+    let issued = target.grant.as_deref().and_then(|grant| state.credential_cache.find_cached(grant));
+    let fetched = issued.as_deref().and_then(IssuedCredential::token);
+    let own = credential_secrets(target, fetched).into_iter().chain(target.authorization);
+    mask_excerpt(message, &spell_secrets(own.chain(sent_secrets(target, fetched))))
+}
+
 /// Masks an error: replaces the stored secrets that were sent to this target. `fetched` is a credential that was
 /// fetched for the target.
 pub async fn mask_stored_secrets(
@@ -174,15 +183,16 @@ fn stored_secrets(target: &Target<'_>, fetched: Option<&str>) -> Vec<Vec<u8>> {
 
 /// Returns the stored secrets of a request as they were sent.
 fn sent_secrets<'t>(target: &'t Target<'_>, fetched: Option<&'t str>) -> Vec<&'t str> {
-    let mut secrets: Vec<&str> = Vec::new();
-    if target.credential_origin == CredentialOrigin::Stored {
-        secrets.extend(target.credential.as_deref());
-        secrets.extend(target.options.secrets());
-        secrets.extend(fetched);
-    }
+    let is_stored = target.credential_origin == CredentialOrigin::Stored;
+    let mut secrets = if is_stored { credential_secrets(target, fetched) } else { Vec::new() };
     secrets.extend(target.header_fields.iter().map(|(_, value)| *value));
     secrets.extend(target.stored_parameters.secrets());
     secrets
+}
+
+/// Returns the secrets of the target's credential, whether it is stored or the request sent it.
+fn credential_secrets<'t>(target: &'t Target<'_>, fetched: Option<&'t str>) -> Vec<&'t str> {
+    target.credential.as_deref().into_iter().chain(target.options.secrets()).chain(fetched).collect()
 }
 
 /// Returns secrets in the spellings in which they may be repeated, longest first.

@@ -10,7 +10,10 @@ use penstock_net::body::Body;
 use super::explain;
 use crate::response::delivery::ResumePoint;
 use crate::{
-    accounting::routing_decision::{CacheStatus, RoutingStep, elapsed_ms},
+    accounting::{
+        record::details::find_error_message,
+        routing_decision::{CacheStatus, RoutingStep, elapsed_ms},
+    },
     config::Node,
     endpoints::{
         count_tokens, realtime,
@@ -392,6 +395,7 @@ impl<'w> RouteExecutor<'w> {
     /// failed.
     async fn send_once(&mut self, node: &'w Node, target: &Target<'_>, body: Body) -> Result<UpstreamResponse> {
         let started_at = Instant::now();
+        let earlier_attempts = self.log.details.attempts.len();
         let attempted = if self.is_websocket {
             Box::pin(realtime::upgrade_target(
                 self.state,
@@ -421,12 +425,9 @@ impl<'w> RouteExecutor<'w> {
         if let (Some(hooks), Err(error)) = (&self.hooks, &mut result) {
             hooks.hide_unread_text(error);
         }
-        // The message is recorded only without guardrails, which may have to redact it, and only if bodies are
-        // recorded.
-        if let (Ok(response), None, true) = (&result, &self.hooks, self.log.bodies.is_recording())
-            && let Some(body) = response.error_body()
-        {
-            self.log.details.describe_last_attempt(body);
+        if let Some(message) = self.find_shown_message(&result) {
+            let message = mask_secrets::mask_recorded_message(self.state, target, &message);
+            self.log.details.describe_new_attempt(earlier_attempts, message.into());
         }
         let (status, error) = match &result {
             Ok(response) => (Some(response.status()), None),
@@ -435,6 +436,16 @@ impl<'w> RouteExecutor<'w> {
         let (at, provider) = (node.path.clone(), target.provider.slug());
         self.record_step(|| RoutingStep::Tried { at, provider, status, error, milliseconds: elapsed_ms(started_at) });
         result
+    }
+
+    /// Returns the message of the provider's error if the record may show it. Guardrails may have to redact the text,
+    /// and without bodies no text of the provider is recorded.
+    fn find_shown_message(&self, result: &Result<UpstreamResponse>) -> Option<String> {
+        let Ok(response) = result else { return None };
+        if self.hooks.is_some() || !self.log.bodies.may_show_texts() {
+            return None;
+        }
+        response.error_body().and_then(find_error_message)
     }
 
     /// Waits for the first chunk of the response, or for all of it if streams are buffered.

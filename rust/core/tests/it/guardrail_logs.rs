@@ -165,6 +165,24 @@ async fn every_target_of_a_fallback_is_recorded_without_what_was_redacted() {
 }
 
 #[tokio::test]
+async fn messages_of_targets_without_guardrails_do_not_repeat_what_others_redact() {
+    let quote = json!({"error": {"message": format!("cannot write to {SECRET}")}}).to_string();
+    let case = Case::start(400, "application/json", quote).await;
+    let other = GoldenProvider::start(200, "application/json", chat_response("ok").into_bytes(), 4096).await;
+    let mut redacted = case.target("openai");
+    redacted["custom_host"] = json!(other.server.url());
+    redacted["input_guardrails"] = json!([redacting()]);
+    let plain = case.target("openai");
+    let config = json!({"strategy": {"mode": "fallback"}, "targets": [plain, redacted]});
+    let response = case.send_config(&config, &request(&format!("write to {SECRET}"))).await;
+    assert_eq!(response.status, 200, "{}", response.text());
+    assert!(case.recorded_request("fallback").contains(PLACEHOLDER));
+    let end = case.spool.frames().into_iter().find(|frame| frame.kind == END).unwrap().json();
+    assert_eq!((&end["attempts"][0]["status"], &end["attempts"][0]["reason"]), (&json!(400), &Value::Null), "{end}");
+    assert_eq!(end["attempts"][1]["status"], 200, "{end}");
+}
+
+#[tokio::test]
 async fn redacted_response_is_recorded_without_what_was_redacted() {
     let hold = json!({"regexReplace": {"rule": "can.ry@[a-z.]{1,64}", "redactText": "#"}});
     let mut window = hold.clone();

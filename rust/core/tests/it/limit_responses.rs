@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::{
     harness::{
         CHAT_PATH, TestGateway, TestRequest, TestResponse, into_stream, read_stream,
-        realtime_client::{REALTIME_PATH, close_code_and_reason, expect_rejection, open_realtime},
+        realtime_client::{REALTIME_PATH, RealtimeClient, close_code_and_reason, expect_rejection, open_realtime},
     },
     limit_admission::{limit, start_gateway},
 };
@@ -163,4 +163,66 @@ async fn sessions_end_when_nothing_is_left_of_their_budget() {
     assert_eq!((&record["total_units"], &record["error"]), (&json!(60), &json!("04")), "{record}");
     assert_eq!(record["limits"]["budgets"][0]["id"], "api_key-k");
     assert_eq!(expect_rejection(&gateway, session()).await.0, 412);
+}
+
+/// Opens a session that names its model in its messages.
+fn session_without_model() -> TestRequest {
+    let request = TestRequest::new("GET", "/v1/responses").header("x-gateway-api-key", "pk");
+    request.header("x-gateway-provider", "mock")
+}
+
+/// Requests a response, which costs 20_000 nano-dollars.
+async fn request_response(talk: &mut RealtimeClient) {
+    talk.send_event(json!({"type": "response.create", "model": "mock", "input": "x"})).await;
+    talk.receive_until("response.completed").await;
+}
+
+#[tokio::test]
+async fn sessions_without_a_model_in_their_url_end_when_no_money_is_left() {
+    let fields = json!({"type": "cost", "limit": 40_000, "period": {"start": 1}});
+    let (_provider, gateway) = start_gateway(json!([limit("api_key", "k", &fields)])).await;
+    let mut talk = open_realtime(&gateway, session_without_model()).await;
+    for _ in 0..3 {
+        request_response(&mut talk).await;
+    }
+    assert_eq!(talk.receive_until("error").await["error"]["code"], "04");
+    assert_eq!(close_code_and_reason(&talk.receive_message().await).0, 1008);
+    talk.wait_until_closed().await;
+    let record = gateway.single_record();
+    assert_eq!((&record["ai_model"], &record["cost_nanodollars"]), (&json!("mock"), &json!(60_000)), "{record}");
+    assert_eq!(record["error"], "04");
+    assert_eq!(expect_rejection(&gateway, session_without_model()).await.0, 412);
+}
+
+#[tokio::test]
+async fn sessions_follow_changes_of_their_budget() {
+    let budget = |limit: u64| json!({"type": "cost", "limit": limit, "period": {"start": 1}});
+    let mut dry_run = budget(30_000);
+    dry_run["dry_run"] = json!(true);
+    for (before, after, ends) in [
+        (40_000, Some(budget(1_000_000)), false),
+        (40_000, None, false),
+        (40_000, Some(dry_run), false),
+        (1_000_000, Some(budget(30_000)), true),
+    ] {
+        let (_provider, gateway) = start_gateway(json!([limit("api_key", "k", &budget(before))])).await;
+        let mut talk = open_realtime(&gateway, session_without_model()).await;
+        request_response(&mut talk).await;
+        let limits: Vec<_> = after.iter().map(|fields| limit("api_key", "k", fields)).collect();
+        gateway.apply_snapshot(&json!({"epoch": "2", "since": "1",
+            "parts": [{"name": "limits/00", "limits": [{"workspace": "w", "limits": limits}]}]}));
+        for _ in 0..2 {
+            request_response(&mut talk).await;
+        }
+        if ends {
+            assert_eq!(talk.receive_until("error").await["error"]["code"], "04", "{before} {after:?}");
+            talk.wait_until_closed().await;
+            continue;
+        }
+        for _ in 0..2 {
+            request_response(&mut talk).await;
+        }
+        talk.close(1000, "").await;
+        assert_eq!(gateway.single_record()["outcome"], "complete", "{before} {after:?}");
+    }
 }

@@ -3,8 +3,9 @@
 use crate::harness::{
     CHAT_PATH, TestGateway, TestRequest, chat_body, chat_request,
     scripted_server::{ScriptedServer, gzip_compress, gzip_response, json_response, read_request, sse_response},
-    sha256_hex,
+    sha256_hex, wait_until,
 };
+use crate::spool::{END, SpoolFolder};
 use penstock_mock::Server;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt as _;
@@ -275,5 +276,28 @@ async fn configs_hold_a_bounded_number_of_secrets() {
         let response = gateway.send(request).await;
         assert_eq!(response.status == 200, is_allowed, "{count} {length}: {} {}", response.status, response.text());
         assert!(is_allowed || response.text().contains("may hold 128 secrets with 32768 bytes"), "{}", response.text());
+    }
+}
+
+#[tokio::test]
+async fn messages_in_records_do_not_repeat_the_credential_of_the_request() {
+    let key = "CANARY-own-key-0123456789";
+    let long = "x".repeat(490);
+    for message in [format!("wrong key {key}"), format!("{long} wrong key {key}")] {
+        let echo = json!({"error": {"message": message}}).to_string();
+        let provider = ScriptedServer::start_responding(json_response("401 Unauthorized", "", &echo)).await;
+        let spool = SpoolFolder::new();
+        let gateway = spool.gateway(&provider.url(), |_| ());
+        let config = json!({"strategy": {"mode": "fallback"}, "targets": [
+            {"provider": "mock", "api_key": key}, {"provider": "mock", "api_key": key}]});
+        let request = TestRequest::new("POST", CHAT_PATH).header("x-gateway-config", &config.to_string());
+        let request = request.header("content-type", "application/json").body(chat_body("m", false));
+        assert_eq!(gateway.send(request).await.status, 401);
+        wait_until("the end of the record", || spool.kinds().contains(&END)).await;
+        let end = spool.frames().into_iter().find(|frame| frame.kind == END).unwrap().json();
+        for attempt in end["attempts"].as_array().unwrap() {
+            let reason = attempt["reason"].as_str().unwrap();
+            assert!(reason.ends_with("wrong key ***") && reason.len() <= 512, "{reason}");
+        }
     }
 }

@@ -106,7 +106,7 @@ pub struct Attempt {
     pub start: Duration,
     pub duration: Duration,
     pub failure: Option<AttemptFailure>,
-    /// Message of the provider's error; `None` if there is none, or if bodies are not recorded.
+    /// Message of the provider's error; `None` if there is none, or if it may not be recorded.
     pub provider_message: Option<Box<str>>,
 }
 
@@ -234,11 +234,12 @@ impl RecordDetails {
         }
     }
 
-    /// Records the message in the body of the provider's error, because the response to the client contains only the
-    /// message of the last attempt.
-    pub fn describe_last_attempt(&mut self, error_body: &[u8]) {
-        if let Some(attempt) = self.attempts.last_mut() {
-            attempt.provider_message = find_error_message(error_body);
+    /// Records the message of the provider's error. The response to the client has only that of the last attempt.
+    /// Ignores the message if no attempt was added to the first `earlier_count`, because it belongs to none of them.
+    pub fn describe_new_attempt(&mut self, earlier_count: usize, message: Box<str>) {
+        let new_attempts = self.attempts.get_mut(earlier_count..).unwrap_or_default();
+        if let Some(attempt) = new_attempts.last_mut() {
+            attempt.provider_message = Some(message);
         }
     }
 
@@ -326,8 +327,9 @@ impl RecordDetails {
     }
 }
 
-/// Returns the message in a JSON error of any API format, cut to `MAX_PROVIDER_MESSAGE_BYTES`.
-fn find_error_message(body: &[u8]) -> Option<Box<str>> {
+/// Returns the message in a JSON error of any API format, cut to `MAX_PROVIDER_MESSAGE_BYTES`. Control characters
+/// become spaces, because JSON needs six bytes for each of them.
+pub fn find_error_message(body: &[u8]) -> Option<String> {
     let json: serde_json::Value = serde_json::from_slice(body).ok()?;
     let json = json.get(0).unwrap_or(&json);
     let fields = |json: &serde_json::Value| {
@@ -335,7 +337,8 @@ fn find_error_message(body: &[u8]) -> Option<Box<str>> {
         text.map(ToOwned::to_owned)
     };
     let message = json.get("error").and_then(fields).or_else(|| fields(json)).filter(|message| !message.is_empty())?;
-    Some(message[..message.floor_char_boundary(MAX_PROVIDER_MESSAGE_BYTES)].into())
+    let shown = &message[..message.floor_char_boundary(MAX_PROVIDER_MESSAGE_BYTES)];
+    Some(shown.replace(char::is_control, " "))
 }
 
 /// Writes which SDK the client uses.
@@ -356,5 +359,52 @@ pub fn write_sdk(line: &mut ObjectWriter<'_>, head: &RequestHead, control_prefix
         if let Some(text) = find(control, general).and_then(|value| str::from_utf8(value).ok()) {
             line.text(key, &text[..text.floor_char_boundary(MAX_SDK_TEXT_BYTES)]);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attempt(status: u16) -> Attempt {
+        Attempt {
+            provider: "mock",
+            saved_provider: None,
+            model: "m".into(),
+            target_path: None,
+            host: "localhost".into(),
+            status: Some(status),
+            start: Duration::ZERO,
+            duration: Duration::ZERO,
+            failure: None,
+            provider_message: None,
+        }
+    }
+
+    #[test]
+    fn messages_have_no_control_characters() {
+        let body = serde_json::json!({"error": {"message": "\u{1}a\r\n\u{7f}b"}}).to_string();
+        assert_eq!(find_error_message(body.as_bytes()).as_deref(), Some(" a   b"));
+        let body = serde_json::json!({"message": "\u{1}".repeat(9999)}).to_string();
+        assert_eq!(find_error_message(body.as_bytes()), Some(" ".repeat(MAX_PROVIDER_MESSAGE_BYTES)));
+    }
+
+    #[test]
+    fn message_belongs_to_an_attempt_that_was_just_added() {
+        let mut details = RecordDetails::default();
+        details.describe_new_attempt(0, "nothing was sent".into());
+        details.add_attempt(attempt(503));
+        details.describe_new_attempt(0, "overloaded".into());
+        details.describe_new_attempt(1, "nothing was sent".into());
+        for count in 1..MAX_ATTEMPTS {
+            assert_eq!(details.attempts.len(), count);
+            details.add_attempt(attempt(500));
+        }
+        // The list is full.
+        details.add_attempt(attempt(429));
+        details.describe_new_attempt(MAX_ATTEMPTS, "not in the list".into());
+        let messages: Vec<_> = details.attempts.iter().filter_map(|one| one.provider_message.as_deref()).collect();
+        assert_eq!(messages, ["overloaded"]);
+        assert_eq!(details.attempts[0].provider_message.as_deref(), Some("overloaded"));
     }
 }

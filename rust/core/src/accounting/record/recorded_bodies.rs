@@ -36,8 +36,9 @@ pub struct RecordedBodies {
     /// Recorded body of the client, to compare it with the body that was sent upstream.
     client_bytes: Option<Bytes>,
     client_request: ClientBody,
-    /// True if the recorded body is a replacement for the client's body: redacted by guardrails, or withheld because
-    /// they never checked it.
+    /// True if guardrails of any target may redact the client's body.
+    may_be_redacted: bool,
+    /// True if the recorded body is not the client's own, because guardrails redacted it or never checked it.
     hides_client_request: bool,
     /// Body that the current attempt sent.
     upstream_request: Option<Bytes>,
@@ -55,7 +56,8 @@ impl RecordedBodies {
             ClientBody::Unchecked(bytes) => ClientBody::Unchecked(bytes.clone()),
             _ => ClientBody::Recorded,
         };
-        Self { entry: self.entry.clone(), is_forwarded: self.is_forwarded, client_request, ..Self::default() }
+        let (entry, is_forwarded, may_be_redacted) = (self.entry.clone(), self.is_forwarded, self.may_be_redacted);
+        Self { entry, is_forwarded, client_request, may_be_redacted, ..Self::default() }
     }
 
     /// Takes from `other` the bodies of the attempt that responded.
@@ -80,9 +82,16 @@ impl RecordedBodies {
         self.entry.is_some()
     }
 
+    /// Returns true if the record may show texts of the provider that are not a part of a body. They may repeat the
+    /// client's body, which guardrails of another target may redact.
+    pub fn may_show_texts(&self) -> bool {
+        self.is_recording() && !self.may_be_redacted
+    }
+
     /// Records the client's body. If guardrails may redact it, `record_client_request` records it after they ran.
     pub(super) fn set_client_request(&mut self, body: &Bytes, may_be_redacted: bool) {
         let Some(entry) = &self.entry else { return };
+        self.may_be_redacted = may_be_redacted;
         if may_be_redacted {
             self.client_request = ClientBody::Unchecked(body.clone());
         } else {

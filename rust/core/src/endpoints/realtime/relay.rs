@@ -26,7 +26,7 @@ use tokio_tungstenite::tungstenite::{self, error::CapacityError};
 use super::{CloseCode, CloseFrame, Message};
 use crate::{
     accounting::{
-        record::{Outcome, Record, SessionUsage},
+        record::{Outcome, Record, RequestLog, SessionUsage},
         saved_models::SavedModels,
     },
     endpoints::limit_admission,
@@ -183,17 +183,20 @@ impl WebSocketSession {
         drop(timeout(CLOSE_TIMEOUT, closing).await);
         let (outcome, error) = end.outcome();
         record.log.error_code = error;
-        if let (true, Some(model)) = (record.log.model.is_empty(), meter.model.take()) {
-            record.log.billing.tariff = record.log.billing.tariff.for_other_model(&model);
-            record.log.model = model;
-        }
         set_session_usage(&mut record, &meter);
         record.finish(meter.total_usage(), None, outcome);
     }
 }
 
-/// Sets the usage of each model of a session.
+/// Sets the usage of each model of a session. If the request named no model, the record gets the first one of the
+/// session and its price.
 fn set_session_usage(record: &mut Record, meter: &Meter) {
+    if record.log.model.is_empty()
+        && let Some(model) = &meter.model
+    {
+        record.log.billing.tariff = record.log.billing.tariff.for_other_model(model);
+        record.log.model.clone_from(model);
+    }
     let others = meter.other_models.clone();
     record.log.billing.session_usage =
         (!others.is_empty()).then(|| Box::new(SessionUsage { main: meter.usage, others }));
@@ -210,7 +213,15 @@ async fn extend_limits(state: &GatewayState, record: &mut Record, meter: &Meter)
     record.log.billing.usage = meter.total_usage();
     set_session_usage(record, meter);
     let usage = record.usage_so_far();
+    update_budgets(state, &mut record.log);
     limit_admission::extend_attempt(state, &mut record.log, usage).await
+}
+
+/// Reads the budgets of a session again. An administrator may have changed or deleted them since it began.
+fn update_budgets(state: &GatewayState, log: &mut RequestLog) {
+    if let (Some(holds), Some(workspace)) = (&mut log.limits, &log.details.identity.workspace_id) {
+        holds.update_budgets(state.load_snapshot().find_limits(workspace));
+    }
 }
 
 impl SessionEnd {

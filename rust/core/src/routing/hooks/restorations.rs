@@ -20,7 +20,28 @@ impl Restorations {
         }
     }
 
+    /// Adds the values of others. A name that already has a value keeps that value.
+    pub fn merge(&mut self, others: Self) {
+        self.extend(others.values);
+    }
+
     pub fn values(&self) -> &[(String, String)] {
         &self.values
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn merged_values_keep_the_first_value_of_each_name() {
+        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let mut all = Restorations::default();
+        all.extend(vec![pair("{{NAME_1}}", "Ann")]);
+        let mut others = Restorations::default();
+        others.extend(vec![pair("{{NAME_1}}", "Bob"), pair("{{NAME_2}}", "Cid")]);
+        all.merge(others);
+        assert_eq!(all.values(), [pair("{{NAME_1}}", "Ann"), pair("{{NAME_2}}", "Cid")]);
     }
 }

@@ -119,9 +119,12 @@ pub async fn run_after_others(
         return first;
     }
     let mut run = run_hooks(runner, of_client, Arc::clone(&first.subject)).await;
+    first.restorations.merge(run.restorations);
+    run.restorations = first.restorations;
     if run.has_new_texts {
         let again = run_hooks(runner, others, Arc::clone(&run.subject)).await;
         (run.subject, run.is_changed) = (again.subject, true);
+        run.restorations.merge(again.restorations);
         for ((hook, before), now) in others.iter().zip(first.results).zip(again.results) {
             let is_transformed = before.is_transformed || now.is_transformed;
             let mut result = HookResult { is_transformed, ..join_results(before, now) };

@@ -92,7 +92,7 @@ fn read_hyperparameters(hyperparameters: &Value) -> Value {
 
 /// Parses a 64-bit integer, which Google's JSON encodes as a string.
 fn parse_int64(value: &Value) -> Value {
-    value.as_str().and_then(|text| text.parse::<u64>().ok()).map_or(Value::Null, Value::from)
+    value.as_str().and_then(|text| text.parse::<i64>().ok()).map_or(Value::Null, Value::from)
 }
 
 /// Returns the checkpoints that were saved during tuning.
@@ -110,4 +110,32 @@ pub fn read_checkpoints(job: &Value) -> Vec<Fields> {
     };
     // Returns the newest checkpoint first.
     all.iter().rev().map(to_checkpoint).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn integers_are_read_from_strings() {
+        for (text, number) in [
+            (json!("12"), json!(12)),
+            (json!("0"), json!(0)),
+            (json!("-1"), json!(-1)),
+            (json!("9223372036854775807"), json!(i64::MAX)),
+            (json!("9223372036854775808"), Value::Null),
+            (json!("1.5"), Value::Null),
+            (json!(""), Value::Null),
+            (json!(12), Value::Null),
+        ] {
+            assert_eq!(parse_int64(&text), number, "{text}");
+        }
+    }
+
+    #[test]
+    fn hyperparameters_that_are_no_integers_stay_as_they_are() {
+        let read =
+            read_hyperparameters(&json!({"epochCount": "-1", "learningRateMultiplier": 0.5, "adapterSize": "S"}));
+        assert_eq!(read, json!({"n_epochs": -1, "learning_rate_multiplier": 0.5, "adapter_size": "S"}));
+    }
 }
