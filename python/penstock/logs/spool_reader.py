@@ -444,6 +444,8 @@ class SpoolFollower(Generic[Reader]):
         self.readers: dict[str, Reader] = {}
         # Position of each writer up to which the consumer has saved its results.
         self.saved: dict[str, Position] = dict(positions)
+        # Oldest segment of each writer that was needed when the readers were closed.
+        self._needed_at_close: dict[str, int] = {}
 
     def find_writers(self) -> Iterator[Reader]:
         """Yields the reader of each writer that has a folder."""
@@ -459,13 +461,18 @@ class SpoolFollower(Generic[Reader]):
     def first_needed_segment(self, writer: str) -> int:
         """Number of the oldest segment of a writer that this consumer needs, now or after a restart."""
         reader, saved = self.readers.get(writer), self.saved.get(writer)
-        if reader is None or saved is None:
+        needed = reader.first_needed_segment if reader else self._needed_at_close.get(writer)
+        if needed is None or saved is None:
             return 0
-        return min(saved.segment, reader.first_needed_segment)
+        return min(saved.segment, needed)
 
     def close(self) -> None:
-        """Closes all readers."""
-        for reader in self.readers.values():
+        """Closes all readers. If the consumer goes on, new readers start after the events that were returned."""
+        readers, self.readers = self.readers, {}
+        for name, reader in readers.items():
+            # A reader that is only opened again would return all events since it was made once more.
+            self._positions[name] = reader.position
+            self._needed_at_close[name] = reader.first_needed_segment
             reader.close()
 
 

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import shutil
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import msgspec
-from sqlalchemy import select
+import pytest
+from sqlalchemy import func, select
 
+from penstock.job_loop import stop_jobs
 from penstock.jobs import usage_ledger
 from penstock.jobs.usage_ledger import UsageLedger
 from penstock.logs import spool_format as spool
-from penstock.logs.ledger_state import MEMBERS_FILE, STATE_FILE
+from penstock.logs.ledger_state import MEMBERS_FILE, STATE_FILE, KnownMembers
 from penstock.logs.spool_writer import NewFrame, SpoolWriter
 from penstock.settings import Records, Settings
 from penstock.store.limit_tables import limit_usage
 from tests.unit.resources.management_api import management_client
 
 if TYPE_CHECKING:
-    import pytest
-
     from penstock.kit.tenant_session import Services
     from penstock.settings.secret import Secret
 
@@ -93,6 +95,74 @@ def test_batch_that_was_stored_before_a_kill_is_added_once(bootstrapped_url: Sec
 
     (row,) = run_ledger(bootstrapped_url, tmp_path, steps)
     assert (row["requests"], row["tokens"]) == (2, 14)
+
+
+def fail_once(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """Makes the next save of the state fail."""
+    save = UsageLedger._save_state
+
+    def fail(_ledger: UsageLedger) -> None:
+        monkeypatch.setattr(UsageLedger, "_save_state", save)
+        raise error
+
+    monkeypatch.setattr(UsageLedger, "_save_state", fail)
+
+
+async def run_until_stored(ledger: UsageLedger, tokens: int) -> None:
+    """Runs the job until the store has these tokens, or more."""
+    job = asyncio.ensure_future(ledger.run())
+    try:
+        while True:
+            async with ledger._database.read_connection() as connection:
+                if (await connection.scalar(select(func.sum(limit_usage.c.tokens))) or 0) >= tokens:
+                    return
+            assert not job.done()
+            await asyncio.sleep(0.01)
+    finally:
+        await stop_jobs([job])
+
+
+def test_job_that_begins_again_counts_each_record_once(
+    bootstrapped_url: Secret, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async def steps(writer: SpoolWriter, make_ledger: Any, _folder: Path) -> None:
+        writer.append([make_record(1, 10)])
+        ledger = make_ledger()
+        await run_until_stored(ledger, 10)
+        writer.append([make_record(2, 4)])
+        fail_once(monkeypatch, RuntimeError("a fault"))
+        with pytest.raises(RuntimeError):
+            await ledger.run()
+        writer.append([make_record(3, 1)])
+        await run_until_stored(ledger, 15)
+
+    (row,) = run_ledger(bootstrapped_url, tmp_path, steps)
+    assert (row["requests"], row["tokens"]) == (3, 15)
+
+
+def test_job_goes_on_when_the_disk_is_full_for_a_while(
+    bootstrapped_url: Secret, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(usage_ledger, "FOLD_SECONDS", 0.01)
+    full = OSError(errno.ENOSPC, "No space left on device")
+
+    async def steps(writer: SpoolWriter, make_ledger: Any, _folder: Path) -> None:
+        ledger = make_ledger()
+        fail_once(monkeypatch, full)
+        writer.append([make_record(1, 10)])
+        await run_until_stored(ledger, 10)
+        monkeypatch.setattr(KnownMembers, "save", Mock(side_effect=full))
+        ledger._report_due = 0.0
+        writer.append([make_record(2, 4)])
+        await run_until_stored(ledger, 14)
+        # Another process counts nothing again.
+        await fold(make_ledger())
+
+    (row,) = run_ledger(bootstrapped_url, tmp_path, steps)
+    assert (row["requests"], row["tokens"]) == (2, 14)
+    assert [record.message for record in caplog.records if "is not read for now" in record.message] == [
+        "usage is not read for now: [Errno 28] No space left on device"
+    ]
 
 
 def test_corrected_costs_change_the_ledger_by_the_difference(bootstrapped_url: Secret, tmp_path: Path):
