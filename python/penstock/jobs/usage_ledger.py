@@ -74,6 +74,8 @@ class UsageLedger:
         self._services, self._database = services, services.database
         self._folder = settings.limits_folder
         self._state = LedgerState.load(self._folder)
+        # True if the file does not have the state in memory.
+        self._is_unsaved = False
         self._pending = dict(self._state.pending)
         self._sums = BudgetSums()
         make_reader: Callable[[Path, Position | None], BudgetReader] = partial(BudgetReader, sums=self._sums)
@@ -138,7 +140,7 @@ class UsageLedger:
             count += reader.read_count
             positions[reader.name] = reader.position
         self._add_sums()
-        if positions != self._state.positions:
+        if positions != self._state.positions or self._is_unsaved:
             self._state.positions = positions
             self._save_state()
         return count >= READ_EVENTS
@@ -173,6 +175,9 @@ class UsageLedger:
         if not self._state.batch:
             keys = list(self._pending)[:MAX_BATCH]
             self._state.batch = [(key, self._pending.pop(key)) for key in keys]
+            self._is_unsaved = True
+        if self._is_unsaved:
+            # Otherwise another process would build a different batch with the number of this one.
             await asyncio.to_thread(self._save_state)
 
     async def store_batch(self) -> None:
@@ -185,9 +190,9 @@ class UsageLedger:
         changed = {key.limit_id for key, _ in state.batch}
         state.batch = []
         state.sequence += 1
-        await asyncio.to_thread(self._save_state)
         if self._unmarked is not None:
             self._unmarked |= changed
+        await asyncio.to_thread(self._save_state)
         with suppress(UnavailableError):
             await self.mark_groups()
 
@@ -311,8 +316,10 @@ class UsageLedger:
             self._save_state()
 
     def _save_state(self) -> None:
+        self._is_unsaved = True
         self._state.pending = list(self._pending.items())
         self._state.save(self._folder)
+        self._is_unsaved = False
 
 
 async def _add_batch(connection: AsyncConnection, batch: list[tuple[UsageKey, UsageSum]]) -> None:

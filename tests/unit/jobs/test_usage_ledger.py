@@ -18,7 +18,7 @@ from penstock.job_loop import stop_jobs
 from penstock.jobs import usage_ledger
 from penstock.jobs.usage_ledger import UsageLedger
 from penstock.logs import spool_format as spool
-from penstock.logs.ledger_state import MEMBERS_FILE, STATE_FILE, KnownMembers
+from penstock.logs.ledger_state import MEMBERS_FILE, STATE_FILE, KnownMembers, LedgerState
 from penstock.logs.spool_writer import NewFrame, SpoolWriter
 from penstock.settings import Records, Settings
 from penstock.store.limit_tables import limit_usage
@@ -99,13 +99,13 @@ def test_batch_that_was_stored_before_a_kill_is_added_once(bootstrapped_url: Sec
 
 def fail_once(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     """Makes the next save of the state fail."""
-    save = UsageLedger._save_state
+    save = LedgerState.save
 
-    def fail(_ledger: UsageLedger) -> None:
-        monkeypatch.setattr(UsageLedger, "_save_state", save)
+    def fail(_state: LedgerState, _folder: str) -> None:
+        monkeypatch.setattr(LedgerState, "save", save)
         raise error
 
-    monkeypatch.setattr(UsageLedger, "_save_state", fail)
+    monkeypatch.setattr(LedgerState, "save", fail)
 
 
 async def run_until_stored(ledger: UsageLedger, tokens: int) -> None:
@@ -163,6 +163,35 @@ def test_job_goes_on_when_the_disk_is_full_for_a_while(
     assert [record.message for record in caplog.records if "is not read for now" in record.message] == [
         "usage is not read for now: [Errno 28] No space left on device"
     ]
+
+
+def test_batch_whose_save_failed_is_saved_before_it_is_stored(
+    bootstrapped_url: Secret, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    save = LedgerState.save
+
+    def save_sealed(state: LedgerState, folder: str) -> None:
+        if not state.batch:
+            raise OSError("killed")
+        save(state, folder)
+
+    async def steps(writer: SpoolWriter, make_ledger: Any, _folder: Path) -> None:
+        writer.append([make_record(1, 10)])
+        ledger = make_ledger()
+        ledger.read_spool()
+        fail_once(monkeypatch, OSError("full"))
+        with pytest.raises(OSError, match="full"):
+            await ledger.store_batch()
+        # Killed after the commit, before it was saved that the batch is stored.
+        monkeypatch.setattr(LedgerState, "save", save_sealed)
+        with pytest.raises(OSError, match="killed"):
+            await ledger.store_batch()
+        monkeypatch.setattr(LedgerState, "save", save)
+        writer.append([make_record(2, 4, group="bob")])
+        await fold(make_ledger())
+
+    rows = run_ledger(bootstrapped_url, tmp_path, steps)
+    assert {row["value_key"]: row["tokens"] for row in rows} == {"ann": 10, "bob": 4}
 
 
 def test_corrected_costs_change_the_ledger_by_the_difference(bootstrapped_url: Secret, tmp_path: Path):
