@@ -173,7 +173,8 @@ class UsageLedger:
         effect.
         """
         if not self._state.batch:
-            keys = list(self._pending)[:MAX_BATCH]
+            # All nodes lock rows in the same order, so that their transactions do not wait for each other.
+            keys = sorted(list(self._pending)[:MAX_BATCH], key=_batch_order)
             self._state.batch = [(key, self._pending.pop(key)) for key in keys]
             self._is_unsaved = True
         if self._is_unsaved:
@@ -320,6 +321,10 @@ class UsageLedger:
         self._state.pending = list(self._pending.items())
         self._state.save(self._folder)
         self._is_unsaved = False
+
+
+def _batch_order(key: UsageKey) -> tuple[str, str, int]:
+    return key.limit_id, key.group, key.period_start
 
 
 async def _add_batch(connection: AsyncConnection, batch: list[tuple[UsageKey, UsageSum]]) -> None:

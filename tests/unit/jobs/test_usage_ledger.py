@@ -194,6 +194,21 @@ def test_batch_whose_save_failed_is_saved_before_it_is_stored(
     assert {row["value_key"]: row["tokens"] for row in rows} == {"ann": 10, "bob": 4}
 
 
+def test_batches_of_all_nodes_have_the_same_order(bootstrapped_url: Secret, tmp_path: Path):
+    keys = [("b", "ann", 5), ("b", "ann", 9), ("b", "bob", 5), ("c", "ann", 5)]
+
+    async def steps(writer: SpoolWriter, make_ledger: Any, _folder: Path) -> None:
+        for number, (limit_id, group, start) in enumerate([keys[2], keys[0], keys[3], keys[1]]):
+            writer.append([make_record(number, 1, id=limit_id, group=group, period_start=start)])
+            # Sums of one read have no order.
+            ledger = make_ledger()
+            ledger.read_spool()
+        await ledger.seal_batch()
+        assert [(key.limit_id, key.group, key.period_start) for key, _ in ledger._state.batch] == keys
+
+    assert run_ledger(bootstrapped_url, tmp_path, steps) == []
+
+
 def test_corrected_costs_change_the_ledger_by_the_difference(bootstrapped_url: Secret, tmp_path: Path):
     def correct(number: int, cost: int, before: int | None) -> NewFrame:
         fields = {
