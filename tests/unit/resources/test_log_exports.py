@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -14,8 +15,10 @@ import pandas as pd
 import pytest
 from sqlalchemy import select, update
 
+from penstock.errors import InvalidError
 from penstock.job_loop import stop_jobs
 from penstock.kit.log_exports import EXPORT_FIELDS
+from penstock.kit.log_filters import MAX_NUMBER, parse_filters
 from penstock.logs.engines.protocol import LogEngineError
 from penstock.store.job_tables import files, log_exports
 from tests.unit.resources.logged import LocalLogs, open_workspace, run_logged
@@ -272,6 +275,18 @@ def test_problems_of_an_export_are_reported(bootstrapped_url: Secret, tmp_path: 
         await client.expect_error(404, "no object", "GET", "logs/exports/x")
 
     run_logged(bootstrapped_url, tmp_path, scenario)
+
+
+@pytest.mark.parametrize("name", ["cost_min", "weighted_feedback_max", "total_units_min"])
+def test_filters_that_are_no_numbers_are_rejected(name: str):
+    with pytest.raises(InvalidError) as caught:
+        parse_filters({name: math.nan}, "filters.")
+    assert [(problem.path, problem.message[:15]) for problem in caught.value.problems] == [
+        (f"filters.{name}", "is not a number")
+    ]
+    # An infinite number is as good as the largest one.
+    _, parsed = parse_filters({name: math.inf})
+    assert int(parsed[name]) == MAX_NUMBER
 
 
 def test_link_ends_and_cannot_be_changed(bootstrapped_url: Secret, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
