@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from sqlalchemy import insert, or_, select, update
+from sqlalchemy import func, insert, or_, select, update
 
 from penstock.batches.files import LOG_EXPORT_PURPOSE, new_file_row
 from penstock.errors import PenstockError
@@ -53,6 +53,8 @@ PAGE_SIZE = 500
 SKIPPED_PAGE_SIZE = MAX_PAGE_SIZE
 # Number of bodies that are read at the same time, and kept in memory. Each is a separate read from a pack.
 CONCURRENT_BODIES = 8
+# Number of workspaces whose last export is remembered, so that the next one is of another.
+MAX_SERVED = 10_000
 LOST_MESSAGE = "the export was stopped, or another node runs it"
 
 
@@ -70,8 +72,8 @@ class LogExporter:
         self._blobs = blobs
         self._logs = log_service
         self._exporter_id = new_id()
-        # Organisation and workspace of the last export. The next one is of others, if some wait.
-        self._last = ("", "")
+        # Workspaces, in the order in which they had their last export.
+        self._served: dict[tuple[str, str], None] = {}
         self._wake_event = asyncio.Event()
 
     def notify(self) -> None:
@@ -96,19 +98,30 @@ class LogExporter:
     async def _claim_next(self) -> Row | None:
         is_free = or_(log_exports.c.run_until.is_(None), log_exports.c.run_until < now())
         waiting = (log_exports.c.status == IN_PROGRESS, is_free)
-        organisation_id, workspace_id = self._last
-        turns = (log_exports.c.organisation_id == organisation_id, log_exports.c.workspace_id == workspace_id)
-        query = select(log_exports).where(*waiting).order_by(*turns, log_exports.c.id).limit(1)
+        workspace = log_exports.c.organisation_id, log_exports.c.workspace_id
+        first_of_each = select(*workspace, func.min(log_exports.c.id)).where(*waiting).group_by(*workspace)
+        turns = {served: turn for turn, served in enumerate(self._served)}
         async with self._database.read_connection() as connection:
-            row = (await connection.execute(query)).mappings().first()
+            firsts = (await connection.execute(first_of_each)).all()
+            if not firsts:
+                return None
+            *_, export_id = min(firsts, key=lambda first: (turns.get((first[0], first[1]), -1), first[2]))
+            row = (
+                (await connection.execute(select(log_exports).where(log_exports.c.id == export_id))).mappings().first()
+            )
         if row is None:
-            return None
+            # It was deleted meanwhile.
+            return await self._claim_next()
         claimed = await self._update(
             log_exports.c.id == row["id"], *waiting, run_by=self._exporter_id, run_until=now() + LEASE_MS
         )
         if not claimed:
             return await self._claim_next()
-        self._last = (row["organisation_id"], row["workspace_id"])
+        served = (row["organisation_id"], row["workspace_id"])
+        self._served.pop(served, None)
+        self._served[served] = None
+        if len(self._served) > MAX_SERVED:
+            del self._served[next(iter(self._served))]
         return dict(row)
 
     async def _run_export(self, row: Row) -> None:

@@ -201,21 +201,21 @@ def test_file_is_read_by_duckdb_and_pandas(bootstrapped_url: Secret, tmp_path: P
     run_logged(bootstrapped_url, tmp_path, scenario)
 
 
-def test_one_workspace_does_not_hold_up_the_exports_of_others(bootstrapped_url: Secret, tmp_path: Path):
+def test_workspaces_have_their_exports_in_turns(bootstrapped_url: Secret, tmp_path: Path):
     async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
-        busy_home, busy = await create_exporting_key(api, "busy")
-        other_home, other = await create_exporting_key(api, "other")
-        logs.record(**busy_home)
-        logs.record(**other_home)
+        exports: dict[str, list[str]] = {}
+        for name, count in (("busy", 4), ("second", 2), ("third", 1)):
+            home, client = await create_exporting_key(api, name)
+            logs.record(**home)
+            exports[name] = [await create_export(client, requested_data=["id"]) for _ in range(count)]
+            for export_id in exports[name]:
+                await client.request_ok("POST", f"logs/exports/{export_id}/start")
         order: list[str] = []
-        exports = [await create_export(busy, requested_data=["id"]) for _ in range(4)]
-        late = await create_export(other, requested_data=["id"])
-        for client, export_id in [*((busy, each) for each in exports), (other, late)]:
-            await client.request_ok("POST", f"logs/exports/{export_id}/start")
         exporter = api.dependency("log_exporter")
         while row := await exporter._claim_next():
             order.append(row["id"])
-        assert order == [exports[0], late, *exports[1:]]
+        busy, second, third = exports.values()
+        assert order == [busy[0], second[0], third[0], busy[1], second[1], *busy[2:]]
 
     run_logged(bootstrapped_url, tmp_path, scenario)
 
