@@ -114,9 +114,20 @@ class WriterReader:
         return min((request.segment for request in self.open.values()), default=self._segment)
 
     def read(self, limit: int) -> list[SpoolEvent]:
-        """Returns the next events, at most about `limit`; an empty list if there is nothing to read for now."""
+        """Returns the next events, at most about `limit`; an empty list if there is nothing to read for now. Raises
+        OSError only if it has no events.
+        """
         events: list[SpoolEvent] = []
         self.read_count = 0
+        try:
+            self._read_events(events, limit)
+        except OSError:
+            # The position is already after these events, so they must not be lost. The next call fails again.
+            if not self.read_count:
+                raise
+        return events
+
+    def _read_events(self, events: list[SpoolEvent], limit: int) -> None:
         while self.read_count < limit:
             # Listed before the read: if a newer segment exists, nothing more is written to this one, so its end is
             # final.
@@ -126,8 +137,7 @@ class WriterReader:
             if is_open and self._read_chunk(events, limit - self.read_count, is_final=is_final):
                 continue
             if not is_final or not self._finish_segment(events, later[0] if later else None):
-                return events
-        return events
+                return
 
     def load_bodies(self, request: OpenRequest) -> dict[int, bytes]:
         """Returns the bodies of a request by frame kind. Bodies whose segment is gone are missing."""
