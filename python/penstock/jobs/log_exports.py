@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
-from sqlalchemy import insert, or_, select, update
+from sqlalchemy import func, insert, or_, select, update
 
 from penstock.batches.files import LOG_EXPORT_PURPOSE, new_file_row
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, UnavailableError
 from penstock.ids import new_id
 from penstock.job_loop import wait_for_event
 from penstock.kit.log_access import find_email
@@ -32,7 +34,7 @@ from penstock.schemas import now
 from penstock.store.job_tables import files, log_exports
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from sqlalchemy import ColumnElement
 
@@ -42,17 +44,25 @@ if TYPE_CHECKING:
     from penstock.store.database import Database
     from penstock.store.tenant import Row
 
+Content = TypeVar("Content")
+
 log = logging.getLogger("penstock")
 
 POLL_SECONDS = 5.0
 # Poll interval for an embedded store. There only this process starts exports, and it calls `notify`.
 QUIET_SECONDS = 60.0
-LEASE_MS = 60_000
+# A claim ends after `LEASE_MS`. While bodies are read, it is renewed every `RENEW_SECONDS`.
+LEASE_MS, RENEW_SECONDS = 60_000, 15.0
+# If the log store is unavailable, for example because it is busy or restarts, a read is repeated after a pause. An
+# export fails if it gets no answer for `MAX_UNAVAILABLE_SECONDS`.
+RETRY_PAUSE_SECONDS, MAX_UNAVAILABLE_SECONDS = 5.0, 300.0
 PAGE_SIZE = 500
 # Page size for rows before the first row of the export. These pages are read only to find the page after them.
 SKIPPED_PAGE_SIZE = MAX_PAGE_SIZE
 # Number of bodies that are read at the same time, and kept in memory. Each is a separate read from a pack.
 CONCURRENT_BODIES = 8
+# Number of workspaces whose last export is remembered, so that the next one is of another.
+MAX_SERVED = 10_000
 LOST_MESSAGE = "the export was stopped, or another node runs it"
 
 
@@ -70,8 +80,10 @@ class LogExporter:
         self._blobs = blobs
         self._logs = log_service
         self._exporter_id = new_id()
-        # Organisation and workspace of the last export. An export of another tenant runs next, if one waits.
-        self._last = ("", "")
+        # Workspaces, in the order in which they had their last export.
+        self._served: dict[tuple[str, str], None] = {}
+        # Monotonic time at which the claim of the current export was last renewed.
+        self._renewed_at = 0.0
         self._wake_event = asyncio.Event()
 
     def notify(self) -> None:
@@ -96,19 +108,30 @@ class LogExporter:
     async def _claim_next(self) -> Row | None:
         is_free = or_(log_exports.c.run_until.is_(None), log_exports.c.run_until < now())
         waiting = (log_exports.c.status == IN_PROGRESS, is_free)
-        organisation_id, workspace_id = self._last
-        turns = (log_exports.c.organisation_id == organisation_id, log_exports.c.workspace_id == workspace_id)
-        query = select(log_exports).where(*waiting).order_by(*turns, log_exports.c.id).limit(1)
+        workspace = log_exports.c.organisation_id, log_exports.c.workspace_id
+        first_of_each = select(*workspace, func.min(log_exports.c.id)).where(*waiting).group_by(*workspace)
+        turns = {served: turn for turn, served in enumerate(self._served)}
         async with self._database.read_connection() as connection:
-            row = (await connection.execute(query)).mappings().first()
+            firsts = (await connection.execute(first_of_each)).all()
+            if not firsts:
+                return None
+            *_, export_id = min(firsts, key=lambda first: (turns.get((first[0], first[1]), -1), first[2]))
+            row = (
+                (await connection.execute(select(log_exports).where(log_exports.c.id == export_id))).mappings().first()
+            )
         if row is None:
-            return None
+            # It was deleted meanwhile.
+            return await self._claim_next()
         claimed = await self._update(
             log_exports.c.id == row["id"], *waiting, run_by=self._exporter_id, run_until=now() + LEASE_MS
         )
         if not claimed:
             return await self._claim_next()
-        self._last = (row["organisation_id"], row["workspace_id"])
+        served = (row["organisation_id"], row["workspace_id"])
+        self._served.pop(served, None)
+        self._served[served] = None
+        if len(self._served) > MAX_SERVED:
+            del self._served[next(iter(self._served))]
         return dict(row)
 
     async def _run_export(self, row: Row) -> None:
@@ -164,6 +187,25 @@ class LogExporter:
             done = await connection.execute(update(log_exports).where(*conditions).values(**values))
             return done.rowcount > 0
 
+    async def _renew_claim(self, row: Row) -> None:
+        """Renews the claim of an export. Raises ExportStoppedError if it was stopped."""
+        self._renewed_at = time.monotonic()
+        if not await self._update(*self._claimed(row), run_until=now() + LEASE_MS):
+            raise ExportStoppedError(LOST_MESSAGE)
+
+    async def _read(self, row: Row, read: Callable[[], Awaitable[Content]]) -> Content:
+        """Reads from the log store, and repeats this while the store is unavailable."""
+        deadline = time.monotonic() + MAX_UNAVAILABLE_SECONDS
+        while True:
+            try:
+                return await read()
+            except UnavailableError as error:
+                if time.monotonic() >= deadline:
+                    raise
+                log.debug("the log export %s waits: %s", row["id"], error)
+            await asyncio.sleep(RETRY_PAUSE_SECONDS)
+            await self._renew_claim(row)
+
     async def _write_rows(self, row: Row, counted: list[int]) -> AsyncIterator[bytes]:
         """Yields the rows as JSON lines, page by page, and renews the lease before each page."""
         email: str | None = None
@@ -176,15 +218,15 @@ class LogExporter:
         requested: list[str] = row["requested_data"]
         cursor: str | None = None
         while remaining > 0:
-            if not await self._update(*self._claimed(row), run_until=now() + LEASE_MS):
-                raise ExportStoppedError(LOST_MESSAGE)
+            await self._renew_claim(row)
             columns, limit = export_columns(requested), PAGE_SIZE
             if skipped >= SKIPPED_PAGE_SIZE:
                 columns, limit = ["id"], SKIPPED_PAGE_SIZE
-            page = await self._logs.run(ListQuery(filters=filters, columns=columns, cursor=cursor, limit=limit))
+            query = ListQuery(filters=filters, columns=columns, cursor=cursor, limit=limit)
+            page = await self._read(row, partial(self._logs.run, query))
             records = page["data"][skipped : skipped + remaining]
             skipped = max(0, skipped - len(page["data"]))
-            async for lines in self._encode_rows(row["organisation_id"], records, requested):
+            async for lines in self._encode_rows(row, records, requested):
                 yield lines
             counted[0] += len(records)
             remaining -= len(records)
@@ -192,22 +234,28 @@ class LogExporter:
             if cursor is None:
                 return
 
-    async def _encode_rows(
-        self, organisation_id: str, records: list[dict[str, Any]], requested: list[str]
-    ) -> AsyncIterator[bytes]:
+    async def _encode_rows(self, row: Row, records: list[dict[str, Any]], requested: list[str]) -> AsyncIterator[bytes]:
         """Yields the lines of a page. With bodies, yields few lines at once, because bodies may be large."""
         has_bodies = bool(BODY_FIELDS.intersection(requested))
         size = CONCURRENT_BODIES if has_bodies else PAGE_SIZE
         for start in range(0, len(records), size):
             part = records[start : start + size]
             if has_bodies:
-                part = await asyncio.gather(*(self._add_bodies(organisation_id, record) for record in part))
+                if time.monotonic() - self._renewed_at > RENEW_SECONDS:
+                    await self._renew_claim(row)
+                try:
+                    async with asyncio.TaskGroup() as group:
+                        tasks = [group.create_task(self._add_bodies(row, record)) for record in part]
+                except ExceptionGroup as errors:
+                    raise errors.exceptions[0] from None
+                part = [task.result() for task in tasks]
             yield b"".join(
                 msgspec.json.encode({name: record.get(name) for name in requested}) + b"\n" for record in part
             )
 
-    async def _add_bodies(self, organisation_id: str, record: dict[str, Any]) -> dict[str, Any]:
-        bodies = await self._logs.get_bodies(record["id"], organisation_id)
+    async def _add_bodies(self, row: Row, record: dict[str, Any]) -> dict[str, Any]:
+        read = partial(self._logs.get_bodies, record["id"], row["organisation_id"], row["workspace_id"])
+        bodies = await self._read(row, read)
         response = bodies.get("client_response", bodies.get("upstream_response", b""))
         return {
             **record,

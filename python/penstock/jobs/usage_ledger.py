@@ -10,7 +10,7 @@ import asyncio
 import logging
 import os
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -29,7 +29,7 @@ from penstock.schemas import now
 from penstock.store.limit_tables import limit_usage, usage_ledger_nodes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
     from pathlib import Path
 
     from sqlalchemy.ext.asyncio import AsyncConnection
@@ -74,6 +74,8 @@ class UsageLedger:
         self._services, self._database = services, services.database
         self._folder = settings.limits_folder
         self._state = LedgerState.load(self._folder)
+        # True if the file does not have the state in memory.
+        self._is_unsaved = False
         self._pending = dict(self._state.pending)
         self._sums = BudgetSums()
         make_reader: Callable[[Path, Position | None], BudgetReader] = partial(BudgetReader, sums=self._sums)
@@ -87,7 +89,8 @@ class UsageLedger:
         self._registered_at: int | None = None
         # Start of the first windows in which the other nodes leave a share for this node; `None` until it is known.
         self._share_start: int | None = None
-        self._is_failing = False
+        # What fails at the moment, and is logged once.
+        self._failing: set[str] = set()
         self._unmarked: set[str] | None = None
         self._figures = figures or JobMetrics()
         self.webhook = AlertWebhook(settings)
@@ -98,16 +101,20 @@ class UsageLedger:
         webhook = asyncio.create_task(self.webhook.run())
         try:
             while True:
-                has_more = await asyncio.to_thread(self.read_spool) or len(self._pending) > MAX_BATCH
+                has_more = False
+                with self._logged_failure("usage is not read for now"):
+                    has_more = await asyncio.to_thread(self.read_spool) or len(self._pending) > MAX_BATCH
                 if self.has_unstored_usage:
-                    await self._try_store()
+                    with self._logged_failure("usage is not stored for now"):
+                        await self.store_batch()
                 if time.monotonic() - synced_at > SYNC_SECONDS:
                     synced_at = time.monotonic()
                     with suppress(UnavailableError):
                         await self._sync_counters()
                         await self.mark_groups()
-                    with suppress(UnavailableError):
-                        await self.report_workers()
+                    if time.monotonic() >= self._report_due:
+                        with self._logged_failure("this node is not reported for now"), suppress(UnavailableError):
+                            await self.report_workers()
                 else:
                     with suppress(UnavailableError):
                         await self._sync_counters(resets_only=True)
@@ -115,7 +122,7 @@ class UsageLedger:
                     pruned_at = time.monotonic()
                     with suppress(UnavailableError):
                         await self.prune()
-                if not has_more:
+                if not has_more or self._failing:
                     await asyncio.sleep(FOLD_SECONDS)
         finally:
             webhook.cancel()
@@ -126,13 +133,14 @@ class UsageLedger:
         if len(self._pending) >= MAX_PENDING:
             return False
         count = 0
+        positions: dict[str, Position] = {}
         for reader in self._follower.find_writers():
             for killed in reader.read(READ_EVENTS):
                 self._sums.add_record(killed.payload, killed.flags)
             count += reader.read_count
-        positions = {name: reader.position for name, reader in self._follower.readers.items()}
+            positions[reader.name] = reader.position
         self._add_sums()
-        if positions != self._state.positions:
+        if positions != self._state.positions or self._is_unsaved:
             self._state.positions = positions
             self._save_state()
         return count >= READ_EVENTS
@@ -143,15 +151,17 @@ class UsageLedger:
             total = self._pending.setdefault(UsageKey(limit_id, group, period_start, measure), UsageSum())
             total.add(UsageSum(*added))
 
-    async def _try_store(self) -> None:
+    @contextmanager
+    def _logged_failure(self, name: str) -> Generator[None]:
+        """Catches a failure of the store or of the disk, which ends by itself, and logs it when it begins."""
         try:
-            await self.store_batch()
-        except UnavailableError as error:
-            if not self._is_failing:
-                log.warning("usage is not stored for now: %s", error)
-            self._is_failing = True
+            yield
+        except (UnavailableError, OSError) as error:
+            if name not in self._failing:
+                log.warning("%s: %s", name, error)
+            self._failing.add(name)
         else:
-            self._is_failing = False
+            self._failing.discard(name)
 
     @property
     def has_unstored_usage(self) -> bool:
@@ -163,8 +173,12 @@ class UsageLedger:
         effect.
         """
         if not self._state.batch:
-            keys = list(self._pending)[:MAX_BATCH]
+            # All nodes lock rows in the same order, so that their transactions do not wait for each other.
+            keys = sorted(list(self._pending)[:MAX_BATCH], key=_batch_order)
             self._state.batch = [(key, self._pending.pop(key)) for key in keys]
+            self._is_unsaved = True
+        if self._is_unsaved:
+            # Otherwise another process would build a different batch with the number of this one.
             await asyncio.to_thread(self._save_state)
 
     async def store_batch(self) -> None:
@@ -177,9 +191,9 @@ class UsageLedger:
         changed = {key.limit_id for key, _ in state.batch}
         state.batch = []
         state.sequence += 1
-        await asyncio.to_thread(self._save_state)
         if self._unmarked is not None:
             self._unmarked |= changed
+        await asyncio.to_thread(self._save_state)
         with suppress(UnavailableError):
             await self.mark_groups()
 
@@ -262,8 +276,6 @@ class UsageLedger:
         """Reports to the store that this node is alive, and to the data plane how many workers all nodes have. While
         Redis is unavailable, the workers divide limits among themselves.
         """
-        if time.monotonic() < self._report_due:
-            return
         self._report_due = time.monotonic() + REPORT_SECONDS
         column, workers = usage_ledger_nodes.c, self._worker_count
         await asyncio.to_thread(self._save_new_state)
@@ -305,8 +317,14 @@ class UsageLedger:
             self._save_state()
 
     def _save_state(self) -> None:
+        self._is_unsaved = True
         self._state.pending = list(self._pending.items())
         self._state.save(self._folder)
+        self._is_unsaved = False
+
+
+def _batch_order(key: UsageKey) -> tuple[str, str, int]:
+    return key.limit_id, key.group, key.period_start
 
 
 async def _add_batch(connection: AsyncConnection, batch: list[tuple[UsageKey, UsageSum]]) -> None:

@@ -165,11 +165,13 @@ def parse_filters(sent: Mapping[str, Any], path: str = "", known_problems: Seque
 
 def _clamp(value: object) -> object:
     """Converts a time to UTC, and limits times and numbers to those that can be stored. The log worker would read an
-    infinite number as if the filter were missing.
+    infinite number as if the filter were missing. NaN stays as it is, so that it is rejected.
     """
     if isinstance(value, datetime):
         return min(max(to_utc(value), EPOCH), END_OF_TIME)
-    return max(-MAX_NUMBER, min(value, MAX_NUMBER)) if isinstance(value, int | float) else value
+    if not isinstance(value, int | float) or (isinstance(value, float) and isnan(value)):
+        return value
+    return max(-MAX_NUMBER, min(value, MAX_NUMBER))
 
 
 def _parse_list(path: str, text: str, problems: list[Problem]) -> list[str]:

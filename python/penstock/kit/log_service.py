@@ -45,7 +45,9 @@ class LogReader(Protocol):
         """Runs a query."""
         ...
 
-    async def get_bodies(self, record_id: str, organisation_id: str) -> Mapping[str, bytes]:
+    async def get_bodies(
+        self, record_id: str, organisation_id: str, workspace_id: str | None = None
+    ) -> Mapping[str, bytes]:
         """Returns the stored bodies of a record by name: `client_request`, `upstream_request`, `upstream_response` and
         `client_response`.
         """
@@ -94,10 +96,14 @@ class LogService:
             raise UnavailableError(f"the log store does not answer: {error}") from None
         return {**result, "partial": True} if self.is_partial else result
 
-    async def get_bodies(self, record_id: str, organisation_id: str) -> Mapping[str, bytes]:
-        """Returns the stored bodies of a record by name; empty if none are stored."""
+    async def get_bodies(
+        self, record_id: str, organisation_id: str, workspace_id: str | None = None
+    ) -> Mapping[str, bytes]:
+        """Returns the stored bodies of a record by name; empty if none are stored. Reads for one workspace share the
+        query slots of that workspace.
+        """
         try:
-            return await self._require_reader().get_bodies(record_id, organisation_id)
+            return await self._require_reader().get_bodies(record_id, organisation_id, workspace_id)
         except LogEngineError as error:
             raise UnavailableError(f"the log store does not answer: {error}") from None
 

@@ -6,7 +6,7 @@ import asyncio
 import base64
 import logging
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import msgspec
 
@@ -51,9 +51,12 @@ class LogClient:
         body = msgspec.json.encode(QueryRequest(query, timeout_seconds))
         return msgspec.json.decode(await self._send("POST", messages.QUERY_PATH, timeout_seconds + EXTRA_SECONDS, body))
 
-    async def get_bodies(self, record_id: str, organisation_id: str) -> dict[str, bytes]:
-        """Returns the stored bodies of a record by name; empty if none are stored."""
-        path = messages.BODIES_PATH.format(id=quote(record_id, safe="")) + "?organisation_id=" + quote(organisation_id)
+    async def get_bodies(
+        self, record_id: str, organisation_id: str, workspace_id: str | None = None
+    ) -> dict[str, bytes]:
+        """Returns the stored bodies of a record by name; empty if none are stored, or not in this workspace."""
+        owner = {"organisation_id": organisation_id, **({"workspace_id": workspace_id} if workspace_id else {})}
+        path = f"{messages.BODIES_PATH.format(id=quote(record_id, safe=''))}?{urlencode(owner)}"
         content = await self._send("GET", path, BODIES_TIMEOUT_SECONDS)
         bodies_by_log = msgspec.json.decode(content, type=dict[str, dict[str, str]])
         return {

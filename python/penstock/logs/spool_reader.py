@@ -114,9 +114,20 @@ class WriterReader:
         return min((request.segment for request in self.open.values()), default=self._segment)
 
     def read(self, limit: int) -> list[SpoolEvent]:
-        """Returns the next events, at most about `limit`; an empty list if there is nothing to read for now."""
+        """Returns the next events, at most about `limit`; an empty list if there is nothing to read for now. Raises
+        OSError only if it has no events.
+        """
         events: list[SpoolEvent] = []
         self.read_count = 0
+        try:
+            self._read_events(events, limit)
+        except OSError:
+            # The position is already after these events, so they must not be lost. The next call fails again.
+            if not self.read_count:
+                raise
+        return events
+
+    def _read_events(self, events: list[SpoolEvent], limit: int) -> None:
         while self.read_count < limit:
             # Newer segments are listed before the read: if one exists, nothing more is written to this segment, so its
             # end is final.
@@ -126,8 +137,7 @@ class WriterReader:
             if is_open and self._read_chunk(events, limit - self.read_count, is_final=is_final):
                 continue
             if not is_final or not self._finish_segment(events, later[0] if later else None):
-                return events
-        return events
+                return
 
     def load_bodies(self, request: OpenRequest) -> dict[int, bytes]:
         """Returns the bodies of a request by frame kind. Omits bodies whose segment was deleted."""
@@ -444,6 +454,8 @@ class SpoolFollower(Generic[Reader]):
         self.readers: dict[str, Reader] = {}
         # Position of each writer up to which the consumer has saved its results.
         self.saved: dict[str, Position] = dict(positions)
+        # Oldest segment of each writer that was needed when the readers were closed.
+        self._needed_at_close: dict[str, int] = {}
 
     def find_writers(self) -> Iterator[Reader]:
         """Yields the reader of each writer that has a folder."""
@@ -459,13 +471,18 @@ class SpoolFollower(Generic[Reader]):
     def first_needed_segment(self, writer: str) -> int:
         """Number of the oldest segment of a writer that this consumer needs, now or after a restart."""
         reader, saved = self.readers.get(writer), self.saved.get(writer)
-        if reader is None or saved is None:
+        needed = reader.first_needed_segment if reader else self._needed_at_close.get(writer)
+        if needed is None or saved is None:
             return 0
-        return min(saved.segment, reader.first_needed_segment)
+        return min(saved.segment, needed)
 
     def close(self) -> None:
-        """Closes all readers."""
-        for reader in self.readers.values():
+        """Closes all readers. If the consumer goes on, new readers start after the events that were returned."""
+        readers, self.readers = self.readers, {}
+        for name, reader in readers.items():
+            # A reader that is only opened again would return all events since it was made once more.
+            self._positions[name] = reader.position
+            self._needed_at_close[name] = reader.first_needed_segment
             reader.close()
 
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import threading
 import time
+from collections import Counter, deque
 from contextlib import contextmanager
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -16,11 +20,15 @@ if TYPE_CHECKING:
 
     from penstock.logs.query import LogFilters
 
+log = logging.getLogger("penstock")
+
 MAX_PER_SECOND = 100
 # Maximum number of live tails: of all tenants, of one organisation, and of one scope in it, such as one workspace.
 MAX_SUBSCRIBERS, MAX_SUBSCRIBERS_PER_ORGANISATION, MAX_SUBSCRIBERS_PER_SCOPE = 64, 48, 16
 # Number of records that are offered at once, before the event loop does other work.
 OFFERED_RECORDS = 100
+# Maximum number of records that wait until they are offered. An insertion has up to 10,000 records.
+MAX_WAITING_RECORDS = 20_000
 
 # Field of a record for each filter that is a list of allowed values.
 FIELD_BY_FILTER = {
@@ -158,6 +166,15 @@ class TailSubscriber:
         self._sent += 1
         self._events.put_nowait({"log": record})
 
+    def count_dropped(self, dropped: Counter[tuple[str, str]]) -> None:
+        """Counts records that were dropped before they were offered, by organisation and workspace."""
+        workspaces = self.filters.workspace_ids
+        self._dropped += sum(
+            count
+            for (organisation_id, workspace_id), count in dropped.items()
+            if organisation_id == self.filters.organisation_id and (workspaces is None or workspace_id in workspaces)
+        )
+
     async def next_event(self, seconds: float) -> dict[str, Any]:
         """Returns the next event: `log`, `dropped`, or `heartbeat` after this many seconds without one."""
         try:
@@ -182,6 +199,13 @@ class LiveTail:
         self._loop = loop
         self._clock = clock
         self._subscribers: set[TailSubscriber] = set()
+        # Records that are not offered yet, and the number of those that were dropped since, by organisation and
+        # workspace. One task offers them, so that they keep their order.
+        self._waiting: deque[dict[str, Any]] = deque()
+        self._dropped: Counter[tuple[str, str]] = Counter()
+        self._task: asyncio.Task[None] | None = None
+        self._is_offering = False
+        self._lock = threading.Lock()
 
     @property
     def subscribers(self) -> int:
@@ -193,10 +217,19 @@ class LiveTail:
         if not self._subscribers:
             return
         records = [msgspec.json.decode(line, type=dict[str, Any]) for line in lines]
-        if self._loop:
-            asyncio.run_coroutine_threadsafe(self._offer_all(records), self._loop)
-        else:
+        if self._loop is None:
             self._offer(records)
+            return
+        with self._lock:
+            accepted = max(0, MAX_WAITING_RECORDS - len(self._waiting))
+            self._waiting.extend(records[:accepted])
+            self._dropped.update(
+                (record.get("organisation_id", ""), record.get("workspace_id", "")) for record in records[accepted:]
+            )
+            if self._is_offering:
+                return
+            self._is_offering = True
+        self._loop.call_soon_threadsafe(self._start_offering)
 
     @contextmanager
     def subscribe(self, filters: LogFilters) -> Generator[TailSubscriber]:
@@ -217,9 +250,28 @@ class LiveTail:
         finally:
             self._subscribers.discard(subscriber)
 
-    async def _offer_all(self, records: list[dict[str, Any]]) -> None:
-        for start in range(0, len(records), OFFERED_RECORDS):
-            self._offer(records[start : start + OFFERED_RECORDS])
+    def _start_offering(self) -> None:
+        self._task = asyncio.ensure_future(self._offer_waiting())
+
+    async def _offer_waiting(self) -> None:
+        """Offers the waiting records until there are none."""
+        while True:
+            with self._lock:
+                records = list(islice(self._waiting, OFFERED_RECORDS))
+                for _ in records:
+                    self._waiting.popleft()
+                dropped = Counter[tuple[str, str]]()
+                if not self._waiting:
+                    dropped, self._dropped = self._dropped, dropped
+                self._is_offering = bool(records or dropped)
+                if not self._is_offering:
+                    return
+            try:
+                self._offer(records)
+            except Exception:
+                log.exception("records cannot be sent to live tails")
+            for subscriber in self._subscribers if dropped else ():
+                subscriber.count_dropped(dropped)
             await asyncio.sleep(0)
 
     def _offer(self, records: list[dict[str, Any]]) -> None:

@@ -311,7 +311,11 @@ class LogWorker:
             return await asyncio.to_thread(self._engine.run, requested.query, deadline - time.monotonic())
 
     async def _handle_bodies(self, request: web.Request) -> web.Response:
-        query = GetQuery(organisation_id=request.query.get("organisation_id", ""), id=request.match_info["id"])
+        query = GetQuery(
+            organisation_id=request.query.get("organisation_id", ""),
+            id=request.match_info["id"],
+            workspace_ids=request.query.getall("workspace_id", None),
+        )
         try:
             answer = await self._run_query(QueryRequest(query, BODIES_TIMEOUT_SECONDS))
             location = answer.get("bodies")

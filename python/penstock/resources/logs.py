@@ -227,7 +227,8 @@ async def get_log(  # noqa: PLR0913, PLR0917 - services, and query parameters of
     bodies: Mapping[str, bytes] = {}
     if answer.get("bodies"):
         try:
-            bodies = await log_service.get_bodies(answer["record"]["id"], access.organisation_id)
+            record = answer["record"]
+            bodies = await log_service.get_bodies(record["id"], access.organisation_id, record.get("workspace_id"))
         except NotFoundError:
             # Bodies are stored for a shorter time than records.
             answer["record"]["body"] = "expired"

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import shutil
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import msgspec
-from sqlalchemy import select
+import pytest
+from sqlalchemy import func, select
 
+from penstock.job_loop import stop_jobs
 from penstock.jobs import usage_ledger
 from penstock.jobs.usage_ledger import UsageLedger
 from penstock.logs import spool_format as spool
-from penstock.logs.ledger_state import MEMBERS_FILE, STATE_FILE
+from penstock.logs.ledger_state import MEMBERS_FILE, STATE_FILE, KnownMembers, LedgerState
 from penstock.logs.spool_writer import NewFrame, SpoolWriter
 from penstock.settings import Records, Settings
 from penstock.store.limit_tables import limit_usage
 from tests.unit.resources.management_api import management_client
 
 if TYPE_CHECKING:
-    import pytest
-
     from penstock.kit.tenant_session import Services
     from penstock.settings.secret import Secret
 
@@ -94,6 +96,118 @@ def test_batch_that_was_stored_before_a_kill_is_added_once(bootstrapped_url: Sec
 
     (row,) = run_ledger(bootstrapped_url, tmp_path, steps)
     assert (row["requests"], row["tokens"]) == (2, 14)
+
+
+def fail_once(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """Makes the next save of the state fail."""
+    save = LedgerState.save
+
+    def fail(_state: LedgerState, _folder: str) -> None:
+        monkeypatch.setattr(LedgerState, "save", save)
+        raise error
+
+    monkeypatch.setattr(LedgerState, "save", fail)
+
+
+async def run_until_stored(ledger: UsageLedger, tokens: int) -> None:
+    """Runs the job until the store has these tokens, or more."""
+    job = asyncio.ensure_future(ledger.run())
+    try:
+        while True:
+            async with ledger._database.read_connection() as connection:
+                if (await connection.scalar(select(func.sum(limit_usage.c.tokens))) or 0) >= tokens:
+                    return
+            assert not job.done()
+            await asyncio.sleep(0.01)
+    finally:
+        await stop_jobs([job])
+
+
+def test_job_that_begins_again_counts_each_record_once(
+    bootstrapped_url: Secret, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async def steps(writer: SpoolWriter, make_ledger: Any, _folder: Path) -> None:
+        writer.append([make_record(1, 10)])
+        ledger = make_ledger()
+        await run_until_stored(ledger, 10)
+        writer.append([make_record(2, 4)])
+        fail_once(monkeypatch, RuntimeError("a fault"))
+        with pytest.raises(RuntimeError):
+            await ledger.run()
+        writer.append([make_record(3, 1)])
+        await run_until_stored(ledger, 15)
+
+    (row,) = run_ledger(bootstrapped_url, tmp_path, steps)
+    assert (row["requests"], row["tokens"]) == (3, 15)
+
+
+def test_job_goes_on_when_the_disk_is_full_for_a_while(
+    bootstrapped_url: Secret, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(usage_ledger, "FOLD_SECONDS", 0.01)
+    full = OSError(errno.ENOSPC, "No space left on device")
+
+    async def steps(writer: SpoolWriter, make_ledger: Any, _folder: Path) -> None:
+        ledger = make_ledger()
+        fail_once(monkeypatch, full)
+        writer.append([make_record(1, 10)])
+        await run_until_stored(ledger, 10)
+        monkeypatch.setattr(KnownMembers, "save", Mock(side_effect=full))
+        ledger._report_due = 0.0
+        writer.append([make_record(2, 4)])
+        await run_until_stored(ledger, 14)
+        # Another process counts nothing again.
+        await fold(make_ledger())
+
+    (row,) = run_ledger(bootstrapped_url, tmp_path, steps)
+    assert (row["requests"], row["tokens"]) == (2, 14)
+    assert [record.message for record in caplog.records if "is not read for now" in record.message] == [
+        "usage is not read for now: [Errno 28] No space left on device"
+    ]
+
+
+def test_batch_whose_save_failed_is_saved_before_it_is_stored(
+    bootstrapped_url: Secret, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    save = LedgerState.save
+
+    def save_sealed(state: LedgerState, folder: str) -> None:
+        if not state.batch:
+            raise OSError("killed")
+        save(state, folder)
+
+    async def steps(writer: SpoolWriter, make_ledger: Any, _folder: Path) -> None:
+        writer.append([make_record(1, 10)])
+        ledger = make_ledger()
+        ledger.read_spool()
+        fail_once(monkeypatch, OSError("full"))
+        with pytest.raises(OSError, match="full"):
+            await ledger.store_batch()
+        # Killed after the commit, before it was saved that the batch is stored.
+        monkeypatch.setattr(LedgerState, "save", save_sealed)
+        with pytest.raises(OSError, match="killed"):
+            await ledger.store_batch()
+        monkeypatch.setattr(LedgerState, "save", save)
+        writer.append([make_record(2, 4, group="bob")])
+        await fold(make_ledger())
+
+    rows = run_ledger(bootstrapped_url, tmp_path, steps)
+    assert {row["value_key"]: row["tokens"] for row in rows} == {"ann": 10, "bob": 4}
+
+
+def test_batches_of_all_nodes_have_the_same_order(bootstrapped_url: Secret, tmp_path: Path):
+    keys = [("b", "ann", 5), ("b", "ann", 9), ("b", "bob", 5), ("c", "ann", 5)]
+
+    async def steps(writer: SpoolWriter, make_ledger: Any, _folder: Path) -> None:
+        for number, (limit_id, group, start) in enumerate([keys[2], keys[0], keys[3], keys[1]]):
+            writer.append([make_record(number, 1, id=limit_id, group=group, period_start=start)])
+            # Sums of one read have no order.
+            ledger = make_ledger()
+            ledger.read_spool()
+        await ledger.seal_batch()
+        assert [(key.limit_id, key.group, key.period_start) for key, _ in ledger._state.batch] == keys
+
+    assert run_ledger(bootstrapped_url, tmp_path, steps) == []
 
 
 def test_corrected_costs_change_the_ledger_by_the_difference(bootstrapped_url: Secret, tmp_path: Path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import subprocess
@@ -98,6 +99,26 @@ def test_segments_are_private_and_rotate_by_size(tmp_path: Path):
     modes = [oct(path.stat().st_mode & 0o777) for path in (folder, folder / segment_name(numbers[0]))]
     assert modes == ["0o700", "0o600"]
     assert payloads(read_all(make_reader(tmp_path))) == [b'{"id":%d}' % number for number in range(6)]
+
+
+def test_events_before_a_failed_read_are_returned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    writer = SpoolWriter(str(tmp_path), "edge-1", "n", segment_bytes=400)
+    for number in range(4):
+        writer.append(request_frames(number))
+    third, open_file = segment_name(list_segments(tmp_path / "edge-1")[2]), os.open
+
+    def fail(path: Path, flags: int) -> int:
+        if path.name == third:
+            raise OSError(errno.EIO, "Input/output error")
+        return open_file(path, flags)
+
+    reader = make_reader(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", fail)
+        assert payloads(reader.read(10)) == [b'{"id":0}', b'{"id":1}']
+        with pytest.raises(OSError, match="Input/output"):
+            reader.read(10)
+    assert payloads(reader.read(10)) == [b'{"id":2}', b'{"id":3}']
 
 
 def test_second_writer_of_a_folder_is_refused(tmp_path: Path):

@@ -136,6 +136,33 @@ def test_many_records_are_offered_in_their_order_and_leave_time_for_other_work()
     asyncio.run(scenario())
 
 
+def test_records_that_wait_are_bounded_and_keep_their_order(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("penstock.logs.tail.MAX_WAITING_RECORDS", 3 * OFFERED_RECORDS, raising=False)
+    monkeypatch.setattr("penstock.logs.tail.MAX_PER_SECOND", 10 * OFFERED_RECORDS)
+
+    def make_lines(first: int, count: int, **fields: str) -> list[bytes]:
+        return [msgspec.json.encode({**RECORD, **fields, "number": first + index}) for index in range(count)]
+
+    async def scenario() -> None:
+        tail = LiveTail(asyncio.get_running_loop())
+        with (
+            tail.subscribe(LogFilters(organisation_id="o", workspace_ids=["w"])) as subscriber,
+            tail.subscribe(LogFilters(organisation_id="other")) as other,
+        ):
+            tail.publish(make_lines(0, 2 * OFFERED_RECORDS))
+            tail.publish(make_lines(2 * OFFERED_RECORDS, OFFERED_RECORDS + 7))
+            tail.publish([*make_lines(0, 4, workspace_id="x"), *make_lines(0, 2, organisation_id="other")])
+            events = [await subscriber.next_event(5) for _ in range(3 * OFFERED_RECORDS)]
+            assert [event["log"]["number"] for event in events] == list(range(3 * OFFERED_RECORDS))
+            # Each is told of its own records only.
+            assert [await each.next_event(0.05) for each in (subscriber, other)] == [{"dropped": 7}, {"dropped": 2}]
+            # Afterwards there is room again.
+            tail.publish(make_lines(1, 1))
+            assert (await subscriber.next_event(5))["log"]["number"] == 1
+
+    asyncio.run(scenario())
+
+
 def test_one_workspace_leaves_live_tails_to_others():
     tail = LiveTail()
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from yarl import URL
 
+from penstock.logs.client import LogClient
 from penstock.logs.engines.protocol import LogEngineError
 from penstock.logs.messages import QueryRequest
 from penstock.logs.query import GetQuery, ListQuery, LogFilters, Restriction
@@ -85,6 +88,26 @@ def test_workspaces_and_users_have_query_slots_of_their_own():
     filters = LogFilters(organisation_id="o", workspace_ids=["w1", "w2"], restricted_to=Restriction(user_ids=["u"]))
     assert list_scopes(ListQuery(filters=filters)) == ("o", "w1 w2 u")
     assert list_scopes(GetQuery(organisation_id="o", id="x")) == ("o", "*")
+
+
+def test_bodies_are_read_in_the_query_slots_of_their_workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    worker, client = make_worker(tmp_path, SlowEngine()), LogClient(str(tmp_path / "socket"))
+    queries: list[LogQuery] = []
+
+    async def run_query(requested: QueryRequest) -> dict[str, Any]:
+        queries.append(requested.query)
+        return {}
+
+    async def send(_method: str, path: str, _seconds: float) -> bytes:
+        request = SimpleNamespace(query=URL(path).query, match_info={"id": URL(path).path.split("/")[2]})
+        response: Any = await worker._handle_bodies(request)  # pyright: ignore[reportArgumentType]
+        return response.body
+
+    monkeypatch.setattr(worker, "_run_query", run_query)
+    monkeypatch.setattr(client, "_send", send)
+    assert asyncio.run(client.get_bodies("x", "o&", "w 1")) == {}
+    assert asyncio.run(client.get_bodies("x", "o")) == {}
+    assert [list_scopes(query) for query in queries] == [("o&", "w 1"), ("o", "*")]
 
 
 def test_retention_deletes_before_it_needs_space(tmp_path: Path):

@@ -86,9 +86,16 @@ class LocalLogs:
         self.flush()
         return msgspec.json.decode(msgspec.json.encode(self._engine.run(sent, timeout_seconds)))
 
-    async def get_bodies(self, record_id: str, organisation_id: str) -> Mapping[str, bytes]:
+    async def get_bodies(
+        self, record_id: str, organisation_id: str, workspace_id: str | None = None
+    ) -> Mapping[str, bytes]:
+        if self.failure:
+            raise self.failure
         self.flush()
-        actual = self._engine.run(GetQuery(organisation_id=organisation_id, id=record_id), 10)
+        workspaces = [workspace_id] if workspace_id else None
+        query = GetQuery(organisation_id=organisation_id, id=record_id, workspace_ids=workspaces)
+        self.queries.append(query)
+        actual = self._engine.run(query, 10)
         if actual["bodies"] is None:
             return {}
         return await self._packs.read(msgspec.convert(actual["bodies"], BodyLocation))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
+from unittest.mock import AsyncMock
 from urllib.parse import urlsplit
 
 import duckdb
@@ -14,8 +16,11 @@ import pandas as pd
 import pytest
 from sqlalchemy import select, update
 
+from penstock.errors import InvalidError
 from penstock.job_loop import stop_jobs
+from penstock.jobs.log_exports import ExportStoppedError
 from penstock.kit.log_exports import EXPORT_FIELDS
+from penstock.kit.log_filters import MAX_NUMBER, parse_filters
 from penstock.logs.engines.protocol import LogEngineError
 from penstock.store.job_tables import files, log_exports
 from tests.unit.resources.logged import LocalLogs, open_workspace, run_logged
@@ -119,7 +124,11 @@ def test_export_writes_the_requested_fields_of_matching_logs(bootstrapped_url: S
     run_logged(bootstrapped_url, tmp_path, scenario)
 
 
-def test_only_drafts_can_be_changed_and_stopped_exports_start_again(bootstrapped_url: Secret, tmp_path: Path):
+def test_only_drafts_can_be_changed_and_stopped_exports_start_again(
+    bootstrapped_url: Secret, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("penstock.jobs.log_exports.MAX_UNAVAILABLE_SECONDS", 0.0)
+
     async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
         home, client = await create_exporting_key(api)
         logs.record(**home)
@@ -198,23 +207,67 @@ def test_file_is_read_by_duckdb_and_pandas(bootstrapped_url: Secret, tmp_path: P
     run_logged(bootstrapped_url, tmp_path, scenario)
 
 
-def test_one_workspace_does_not_hold_up_the_exports_of_others(bootstrapped_url: Secret, tmp_path: Path):
+def test_workspaces_have_their_exports_in_turns(bootstrapped_url: Secret, tmp_path: Path):
     async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
-        busy_home, busy = await create_exporting_key(api, "busy")
-        other_home, other = await create_exporting_key(api, "other")
-        logs.record(**busy_home)
-        logs.record(**other_home)
+        exports: dict[str, list[str]] = {}
+        for name, count in (("busy", 4), ("second", 2), ("third", 1)):
+            home, client = await create_exporting_key(api, name)
+            logs.record(**home)
+            exports[name] = [await create_export(client, requested_data=["id"]) for _ in range(count)]
+            for export_id in exports[name]:
+                await client.request_ok("POST", f"logs/exports/{export_id}/start")
         order: list[str] = []
-        exports = [await create_export(busy, requested_data=["id"]) for _ in range(4)]
-        late = await create_export(other, requested_data=["id"])
-        for client, export_id in [*((busy, each) for each in exports), (other, late)]:
-            await client.request_ok("POST", f"logs/exports/{export_id}/start")
         exporter = api.dependency("log_exporter")
         while row := await exporter._claim_next():
             order.append(row["id"])
-        assert order == [exports[0], late, *exports[1:]]
+        busy, second, third = exports.values()
+        assert order == [busy[0], second[0], third[0], busy[1], second[1], *busy[2:]]
 
     run_logged(bootstrapped_url, tmp_path, scenario)
+
+
+def test_busy_log_store_delays_an_export(bootstrapped_url: Secret, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("penstock.jobs.log_exports.RETRY_PAUSE_SECONDS", 0.0, raising=False)
+
+    async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
+        home, client = await create_exporting_key(api)
+        for number in range(3):
+            logs.record(({"n": number}, {}), **home, after=timedelta(seconds=number))
+        export_id = await create_export(client, requested_data=["request"])
+        await client.request_ok("POST", f"logs/exports/{export_id}/start")
+        busy = LogEngineError("other queries are running")
+        pages, bodies = fail_first(logs.run, busy, 2), fail_first(logs.get_bodies, busy, 4)
+        monkeypatch.setattr(logs, "run", pages)
+        monkeypatch.setattr(logs, "get_bodies", bodies)
+        exporter = api.dependency("log_exporter")
+        row = await exporter._claim_next()
+        chunks = [chunk async for chunk in exporter._write_rows(row, [0])]
+        assert [json.loads(line)["request"]["n"] for line in b"".join(chunks).splitlines()] == [2, 1, 0]
+        # Bodies are read for the workspace, so that other workspaces keep their query slots.
+        assert {call.args[2] for call in bodies.await_args_list} == {home["workspace_id"]}
+
+        async def cancel_while_busy(*_: Any) -> None:
+            await client.request_ok("POST", f"logs/exports/{export_id}/cancel")
+            raise busy
+
+        # An export that waits ends when it is stopped.
+        monkeypatch.setattr(logs, "run", cancel_while_busy)
+        with pytest.raises(ExportStoppedError):
+            await anext(exporter._write_rows(row, [0]))
+
+    run_logged(bootstrapped_url, tmp_path, scenario)
+
+
+def fail_first(call: Any, error: Exception, count: int) -> AsyncMock:
+    """Returns a function that fails the first times, and then does the same as `call`."""
+    failures = [error] * count
+
+    async def run(*arguments: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return await call(*arguments)
+
+    return AsyncMock(side_effect=run)
 
 
 def test_few_bodies_are_in_memory_at_once(bootstrapped_url: Secret, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -272,6 +325,18 @@ def test_problems_of_an_export_are_reported(bootstrapped_url: Secret, tmp_path: 
         await client.expect_error(404, "no object", "GET", "logs/exports/x")
 
     run_logged(bootstrapped_url, tmp_path, scenario)
+
+
+@pytest.mark.parametrize("name", ["cost_min", "weighted_feedback_max", "total_units_min"])
+def test_filters_that_are_no_numbers_are_rejected(name: str):
+    with pytest.raises(InvalidError) as caught:
+        parse_filters({name: math.nan}, "filters.")
+    assert [(problem.path, problem.message[:15]) for problem in caught.value.problems] == [
+        (f"filters.{name}", "is not a number")
+    ]
+    # An infinite number is as good as the largest one.
+    _, parsed = parse_filters({name: math.inf})
+    assert int(parsed[name]) == MAX_NUMBER
 
 
 def test_link_ends_and_cannot_be_changed(bootstrapped_url: Secret, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
