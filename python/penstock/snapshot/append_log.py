@@ -36,7 +36,7 @@ class Chunk(msgspec.Struct, frozen=True):
 
     def __repr__(self) -> str:
         """Omits the bytes, because they may contain credentials."""
-        return f"Piece({self.digest.hex()[:12]})"
+        return f"Chunk({self.digest.hex()[:12]})"
 
 
 class Cipher(Protocol):
@@ -51,7 +51,8 @@ class Cipher(Protocol):
         ...
 
 
-class Frame(msgspec.Struct, frozen=True):
+# The files outlive an upgrade, so the encoded names never change.
+class Frame(msgspec.Struct, frozen=True, rename={"chunks": "pieces", "removed_names": "gone"}):
     """One write to the log: either everything, or the changes since the previous frame."""
 
     number: int
