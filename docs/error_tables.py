@@ -14,6 +14,7 @@ def data_plane_errors(core_source: Path) -> list[list[str]]:
     source = (core_source / "error/mod.rs").read_text()
     codes, statuses = (read_match_arms(source, method) for method in ("code", "status"))
     messages = read_match_arms((core_source / "error/message.rs").read_text(), "message")
+    messages = {name: message.replace("limit.to_string()", "{limit}") for name, message in messages.items()}
     # One variant carries its code as a field. The pairs of code and header are in the source that creates it.
     carried = re.findall(
         r'\("(\w+_blocked)", (?:"([\w-]+)"|field)\)', (core_source / "resolve/inline_policy.rs").read_text()
