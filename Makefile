@@ -18,6 +18,7 @@ BUILT := $(TARGET)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
 NODE := tests/e2e/node
 CODEX := tests/e2e/codex
 HELM := tests/unit/deploy/helm
+MACHINE := $(shell uname -m)
 CONSOLE := python/penstock/console
 # Programs that the wheel brings along.
 BUNDLED := python/penstock/bin
@@ -101,7 +102,7 @@ test: ## install what the tests need and run all of them, except figures and the
 	@PROFILE=dev .ci/steps check test-rust test-python
 
 .PHONY: test-installs
-test-installs: $(STAMPS)/test $(STAMPS)/node $(STAMPS)/codex $(STAMPS)/helm $(SDKS:%=$(STAMPS)/sdk-%) $(STAMPS)/debian ## the packages that the tests need: Python, Node, Debian
+test-installs: $(STAMPS)/test $(STAMPS)/node $(STAMPS)/codex $(if $(filter x86_64,$(MACHINE)),$(STAMPS)/helm) $(SDKS:%=$(STAMPS)/sdk-%) $(STAMPS)/debian ## the packages that the tests need: Python, Node, Debian
 
 # Parameters of tests that need a PostgreSQL server contain `postgresql`.
 .PHONY: test-fast

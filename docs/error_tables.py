@@ -14,6 +14,7 @@ def data_plane_errors(core_source: Path) -> list[list[str]]:
     source = (core_source / "error/mod.rs").read_text()
     codes, statuses = (read_match_arms(source, method) for method in ("code", "status"))
     messages = read_match_arms((core_source / "error/message.rs").read_text(), "message")
+    messages = {name: message.replace("limit.to_string()", "{limit}") for name, message in messages.items()}
     # One variant has its error code as a field. `inline_policy.rs` creates it, and names the code and header of each
     # case.
     carried = re.findall(

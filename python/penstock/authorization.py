@@ -213,6 +213,10 @@ class Caller(UserRights, frozen=True, kw_only=True):
     config_id: str | None = None
     # False if requests with the token must use `config_id`.
     may_leave_config: bool = True
+    # Metadata that a token adds to its requests. The metadata of an API key is in the key's row instead.
+    metadata: dict[str, Any] = {}
+    # True for a token with usage limits.
+    has_budget: bool = False
     # True if the caller was authenticated from a snapshot because the database is unavailable. The snapshot contains
     # only some of its scopes.
     is_last_known: bool = False

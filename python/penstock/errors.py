@@ -125,14 +125,14 @@ class PreconditionFailedError(PenstockError):
 
 
 class BudgetSpentError(PenstockError):
-    """Nothing is left of a budget that the request counts for."""
+    """Nothing is left of a budget that the new batch counts for, also of an API key."""
 
     status = 412
     code = "usage_limit_exceeded"
 
 
 class UsageNotBoundedError(PenstockError):
-    """A hard budget counts the request, and its highest usage is not known before."""
+    """The new batch counts for a hard budget or that of a token, and its highest usage is not known before."""
 
     status = 412
     code = "usage_not_bounded"

@@ -6,10 +6,16 @@ import json
 import re
 import subprocess
 from importlib.metadata import packages_distributions
+from typing import TYPE_CHECKING
+
+import pytest
 
 import penstock
 from penstock.extras import MODULES
 from tests.shape.repository import ROOT, files_under, make_targets, read_text, read_toml
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 LOCK_GROUPS = {
     "run": {"build"},
@@ -146,6 +152,14 @@ def test_clean_removes_all_install_and_build_folders():
     command = ["make", "--dry-run", "clean", "CARGO_TARGET_DIR=/else/where"]
     done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT, stdin=subprocess.DEVNULL)
     assert set(done.stdout.split()) >= {".venv", ".cache", "/else/where"}
+
+
+@pytest.mark.parametrize(("machine", "is_installed"), [("x86_64", True), ("aarch64", False)])
+def test_helm_is_only_installed_on_machines_that_can_run_it(tmp_path: Path, machine: str, is_installed: bool):
+    command = ["make", "--dry-run", "test-installs", f"MACHINE={machine}", f"STAMPS={tmp_path}"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT, stdin=subprocess.DEVNULL)
+    assert ("installing the helm program" in done.stdout) == is_installed
+    assert "Node packages" in done.stdout
 
 
 def test_pre_commit_only_calls_make_targets():

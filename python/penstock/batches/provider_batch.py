@@ -19,6 +19,7 @@ from penstock.batches.providers.client import ProviderBusyError, RequestRejected
 from penstock.batches.records import AnsweredLine, BatchBilling, BatchInfo
 from penstock.errors import EdgeUnavailableError, IncompleteResponseError, ResultsNotFoundError, UnavailableError
 from penstock.job_loop import wait_for_event
+from penstock.kit.default_metadata import merge_metadata
 from penstock.schemas import now
 from penstock.store.job_tables import batch_lines, batches
 
@@ -55,7 +56,8 @@ class ProviderBatch:
         _, self._database, self._settings, self._figures, _ = self._places = dependencies
         self._client = client
         self._provider = batch_provider_for(self._job["provider"])(client)
-        self._metadata = client.headers.get("x-gateway-metadata")
+        # Jobs of earlier releases have no metadata.
+        self._metadata = self._job.get("metadata") or merge_metadata(client.headers.get("x-gateway-metadata"))
         # If an earlier run collected the results, it may also have written the records of some lines.
         self._again = "collected" in self._job
 

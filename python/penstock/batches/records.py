@@ -39,8 +39,8 @@ class BatchInfo(NamedTuple):
 
     id: str
     job: Mapping[str, Any]
-    # Metadata header of the request that created the batch.
-    metadata: str | None
+    # Metadata of the request that created the batch, with that of its key and workspace.
+    metadata: Mapping[str, str]
     ended_at: int
     # Columns of the batch's row that name its owners: `organisation_id` and `workspace_id`.
     owner: Mapping[str, Any] = {}
@@ -64,7 +64,7 @@ class BatchBilling:
         self._ledger: BatchRecorder | None = None
         self._saved = SavedPrices({})
         self._budgets: BatchBudgets | None = None
-        self._fields: dict[str, Any] = {"source": SOURCE, **batch.owner}
+        self._fields: dict[str, Any] = {"source": SOURCE, "metadata": batch.metadata, **batch.owner}
 
     async def write_records(self, responses: Iterable[AnsweredLine], *, again: bool) -> None:
         """Writes the records of these lines together. If `again` is true, skips lines whose records an earlier run has
@@ -138,7 +138,6 @@ class BatchBilling:
             "model": model,
             "status": answered_line.response.get("status_code", 200),
             "api_key_id": self._batch.job.get("api_key_id"),
-            "metadata": self._batch.metadata,
             "prices": self._saved.prices_by_model.get(model, []),
             "adjustment": self._saved.adjustment,
         }

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 JsonObject = dict[str, Any]
 
 MAX_POLICIES = 200
+# Names of rate limits policies end in the type.
+NAME_ENDINGS = ("", " requests", " tokens")
 # `MAX_NAME_CHARS` is below the 255 characters of a policy name, because the type is appended to some names.
 MAX_NAME_CHARS, MAX_VALUE_CHARS, MAX_GROUP_BYTES = 240, 512, 256
 LIMIT_FIELDS = ("max_budget", "tpm_limit", "rpm_limit")
@@ -24,10 +26,11 @@ def add_user_policies(workspace: JsonObject, row: Node, limits_row: Node, user: 
     """
     usage, rates = workspace["usage_limits_policies"], workspace["rate_limits_policies"]
     limits = [field for name in LIMIT_FIELDS if (field := limits_row.child(name))]
-    if len(usage) + len(rates) + len(limits) > MAX_POLICIES:
+    obstacle = _find_obstacle(user, len(usage) + len(rates) + len(limits))
+    if limits and obstacle:
         for name in BUDGET_FIELDS:
             if field := limits_row.child(name):
-                field.manual(f"a workspace has at most {MAX_POLICIES} policies; set the limits of the keys")
+                field.manual(f"{obstacle}; set the limits of the keys")
         limits = []
         read_spend(row, None)
     else:
@@ -38,13 +41,24 @@ def add_user_policies(workspace: JsonObject, row: Node, limits_row: Node, user: 
         field.approximate(f"a policy on metadata._user of keys of {workspace['slug']}; a request may send another user")
 
 
+def _find_obstacle(user: str, policy_count: int) -> str | None:
+    """Returns why there can be no policies for the user. `policy_count` includes them."""
+    if policy_count > MAX_POLICIES:
+        return f"a workspace has at most {MAX_POLICIES} policies"
+    if "*" in user:
+        return "the name of the user contains *, which matches other users in a condition"
+    if len(user) > MAX_VALUE_CHARS:
+        return f"the name of the user is longer than {MAX_VALUE_CHARS} characters"
+    return None
+
+
 def _add_policies(
     usage: list[JsonObject], rates: list[JsonObject], rows: tuple[Node, Node], user: str, title: str
 ) -> None:
     row, limits_row = rows
     name = _unused_name([*usage, *rates], f"{title} {user}")
     common = {
-        "conditions": [{"key": "metadata._user", "value": user[:MAX_VALUE_CHARS]}],
+        "conditions": [{"key": "metadata._user", "value": user}],
         "group_by": [{"key": "metadata._user"}],
     }
     budget = read_budget(limits_row)
@@ -59,9 +73,10 @@ def _add_policies(
 
 
 def _unused_name(policies: list[JsonObject], name: str) -> str:
-    """Returns a name that no policy begins with. Two users may have the same e-mail address."""
+    """Returns a name for the policies of a user that no policy has. Two users may have the same e-mail address."""
     number, unused = 1, name[:MAX_NAME_CHARS]
-    while any(policy["name"].startswith(unused) for policy in policies):
+    names = {policy["name"] for policy in policies}
+    while not names.isdisjoint(unused + ending for ending in NAME_ENDINGS):
         number += 1
         unused = f"{name[: MAX_NAME_CHARS - 5]} ({number})"
     return unused

@@ -224,6 +224,8 @@ async def _caller_by_token(connection: AsyncConnection, claims: Claims) -> Calle
         is_bound=claims.is_bound,
         config_id=claims.config_id,
         may_leave_config=claims.may_leave_config,
+        metadata=claims.metadata,
+        has_budget=claims.has_budget,
         ends_at=None if user_id else claims.expires_at,
         **_role_fields(person),
     )

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-import msgspec
 from sqlalchemy import select
 
 from penstock.errors import BudgetSpentError, UsageNotBoundedError
+from penstock.kit.default_metadata import merge_metadata
 from penstock.kit.integration_limits import list_accesses
 from penstock.kit.limit_rules import LimitOwner, embedded_rules, integration_counter_id, usage_policy_rule
 from penstock.kit.limit_simulation import group_value, is_condition_met
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Table
     from sqlalchemy.ext.asyncio import AsyncConnection
 
+    from penstock.authorization import Caller
     from penstock.kit.limit_rules import JsonObject
     from penstock.store.tenant import Row
 
@@ -44,8 +45,8 @@ class BatchSubject(NamedTuple):
     provider: str
     virtual_key: str | None
     endpoint: str
-    # Metadata header of the request that created the batch.
-    metadata: str | None
+    # Metadata of the request that created the batch, with that of its key and workspace.
+    metadata: Mapping[str, str]
 
 
 class BatchBudget(NamedTuple):
@@ -99,7 +100,7 @@ class BatchBudgets:
             "provider_id": target and target["id"],
             "ai_org": subject.provider,
             "operation": OPERATIONS.get(subject.endpoint),
-            "metadata": _parse_metadata(subject.metadata),
+            "metadata": subject.metadata,
             **dict.fromkeys(("config", "config_id", "prompt_slug", "prompt_id", "ai_model")),
         }
         return cls([budget for budget in budgets if not budget.rule["dry_run"]], log)
@@ -147,6 +148,16 @@ class BatchBudgets:
         ]
 
 
+async def load_request_metadata(
+    connection: AsyncConnection, caller: Caller, workspace_id: str, header: str | None
+) -> dict[str, str]:
+    """Returns the metadata of a caller's request with this header, as the data plane merges it for other requests."""
+    key = await _fetch_row(connection, api_keys, api_keys.c.id == caller.id) if caller.by == "key" else None
+    workspace = await _fetch_row(connection, workspaces, workspaces.c.id == workspace_id)
+    own = key["defaults"].get("metadata") if key else caller.metadata
+    return merge_metadata(header, own, workspace and workspace["defaults"].get("metadata"))
+
+
 def _embedded_budgets(kind: str, row: Row | None, slug_column: str) -> list[BatchBudget]:
     return [] if row is None else _usage_budgets(LimitOwner(kind, row["id"], row[slug_column]), row)
 
@@ -159,10 +170,3 @@ def _usage_budgets(owner: LimitOwner, row: Mapping[str, Any], counter_id: str | 
 async def _fetch_row(connection: AsyncConnection, table: Table, *conditions: ColumnElement[bool]) -> Row | None:
     row = (await connection.execute(select(table).where(*conditions))).mappings().first()
     return None if row is None else cast("Row", row)
-
-
-def _parse_metadata(header: str | None) -> dict[str, str]:
-    try:
-        return msgspec.json.decode(header or "{}", type=dict[str, str])
-    except msgspec.MsgspecError:
-        return {}

@@ -52,7 +52,9 @@ def equality_conditions(table: Table, **requested: object) -> list[ColumnElement
 
 
 def search_conditions(search: str | None, *columns: Column[Any]) -> list[ColumnElement[bool]]:
-    """Returns the SQL condition that one of the columns contains the text, ignoring case; nothing without a text."""
+    """Returns the SQL condition that one of the columns contains the text; nothing without a text. PostgreSQL ignores the
+    case of all letters, SQLite that of ASCII letters only.
+    """
     return [or_(*(column.icontains(search, autoescape=True) for column in columns))] if search else []
 
 

@@ -17,7 +17,8 @@ EmailFilter = Annotated[str | None, QueryParameter(description="only the one wit
 IdOrSlug = Annotated[str, PathParameter(description="id or slug")]
 WorkspaceFilter = Annotated[str | None, QueryParameter(description="id or slug of the workspace")]
 SearchFilter = Annotated[
-    str | None, QueryParameter(max_length=255, description="part of the name or slug, ignoring case")
+    str | None,
+    QueryParameter(max_length=255, description="part of the name or slug, ignoring the case of ASCII letters"),
 ]
 TagsFilter = Annotated[
     str | None, QueryParameter(description="only rows with these tags: `key:value`, separated by commas")

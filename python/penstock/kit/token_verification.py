@@ -78,6 +78,10 @@ class Claims(msgspec.Struct, frozen=True):
     config_id: str | None
     # True if a request with this token may use another config.
     may_leave_config: bool
+    # Metadata of all requests with this token.
+    metadata: dict[str, Any] = {}
+    # True if the token has usage limits.
+    has_budget: bool = False
 
 
 class SignedToken(msgspec.Struct, frozen=True):
@@ -266,6 +270,8 @@ class TokenVerifier:
             is_bound=binds or any(claims.get(name) for name in ("usage_limits", "rate_limits")),
             config_id=defaults.config_id,
             may_leave_config=may_leave,
+            metadata=defaults.metadata or {},
+            has_budget=bool(claims.get("usage_limits")),
         )
 
     def _read_scopes(self, claims: Mapping[str, Any]) -> frozenset[str]:

@@ -185,7 +185,10 @@ SubKindParam = Annotated[
 KeyIdParam = Annotated[str, PathParameter(description="id of the key")]
 SearchParam = Annotated[
     str | None,
-    QueryParameter(max_length=255, description="part of the name, of the masked key or of the id, ignoring case"),
+    QueryParameter(
+        max_length=255,
+        description="part of the name, of the masked key or of the id, ignoring the case of ASCII letters",
+    ),
 ]
 IdsParam = Annotated[str | None, QueryParameter(description="only keys with these ids, separated by commas")]
 

@@ -19,10 +19,10 @@ from penstock.batches.providers import batch_providers_by_name
 from penstock.batches.providers.batch_provider import ProviderSettings
 from penstock.batches.runner import BatchRunner
 from penstock.blobs.store import BlobStore
-from penstock.errors import ConflictError, ForbiddenError, NotFoundError, RateLimitedError
+from penstock.errors import ConflictError, ForbiddenError, NotFoundError, RateLimitedError, UsageNotBoundedError
 from penstock.ids import new_id
 from penstock.kit import cursor_pages
-from penstock.kit.batch_budgets import BatchBudgets, BatchSubject
+from penstock.kit.batch_budgets import BatchBudgets, BatchSubject, load_request_metadata
 from penstock.kit.cursor_pages import AfterCursor, CursorPage
 from penstock.kit.tenant_session import RequestContext
 from penstock.resources.files import MIN_EXPIRY_SECONDS, stream_file
@@ -157,24 +157,33 @@ async def _build_provider_job(session: TenantSession, data: CreateBatch, headers
             raise field_error(f"provider_options.{name}", f"is not known for {selection.provider}: {hint}")
     needs = adapter.required_options(ProviderSettings(headers, selection.configurations, data.provider_options))
     caller = session.caller
+    if caller.has_budget:
+        message = (
+            "tokens with usage_limits create no batches that a provider runs, because such a batch cannot be charged to "
+            "them; use completion_window 'immediate', or an API key with usage limits"
+        )
+        raise UsageNotBoundedError(message)
+    connection, workspace_id = session.connection, session.bound_workspace_id
+    header = headers.get(f"{kit.HEADER_PREFIX}metadata")
     job: dict[str, Any] = {
         "provider": selection.provider,
         "virtual_key": selection.slug,
         "endpoint": data.endpoint,
         "integration_id": selection.integration_id,
         "api_key_id": caller.id if caller.by == "key" else None,
+        "metadata": await load_request_metadata(connection, caller, workspace_id, header),
         "needs": needs,
     }
     subject = BatchSubject(
-        session.bound_workspace_id,
+        workspace_id,
         job["api_key_id"],
         selection.integration_id,
         selection.provider,
         selection.slug,
         data.endpoint,
-        headers.get(f"{kit.HEADER_PREFIX}metadata"),
+        job["metadata"],
     )
-    await (await BatchBudgets.load(session.connection, subject)).check(session.connection)
+    await (await BatchBudgets.load(connection, subject)).check(connection)
     return job
 
 

@@ -45,7 +45,7 @@ LabelName = Annotated[_LabelName, Meta(description="its name, by which requests 
 Description = Annotated[_Description | None, Meta(description="what the label means")]
 ColorCode = Annotated[_Color | None, Meta(description="colour in which consoles show it")]
 Protected = Annotated[bool, Meta(description=PROTECTED_DESCRIPTION)]
-SearchFilter = Annotated[str | None, QueryParameter(description="part of the name, ignoring case")]
+SearchFilter = Annotated[str | None, QueryParameter(description="part of the name, ignoring the case of ASCII letters")]
 
 
 class CreateLabel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

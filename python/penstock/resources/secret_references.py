@@ -116,7 +116,12 @@ ManagerTypeParam = Annotated[
     SecretManagerType | None, QueryParameter(description="only references to this secret manager")
 ]
 SearchParam = Annotated[
-    str | None, QueryParameter(min_length=1, max_length=255, description="part of the name, slug or description")
+    str | None,
+    QueryParameter(
+        min_length=1,
+        max_length=255,
+        description="part of the name, slug or description, ignoring the case of ASCII letters",
+    ),
 ]
 
 

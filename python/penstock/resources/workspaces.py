@@ -212,7 +212,7 @@ NameFormat = Annotated[
 StatusFilter = Annotated[
     str | None, QueryParameter(description="`active`, `archived` or both, separated by a comma; default: active")
 ]
-NameFilter = Annotated[str | None, QueryParameter(description="part of the name, ignoring case")]
+NameFilter = Annotated[str | None, QueryParameter(description="part of the name, ignoring the case of ASCII letters")]
 ExactNameFilter = Annotated[str | None, QueryParameter(description="full name")]
 
 

@@ -51,7 +51,8 @@ class Cipher(Protocol):
         ...
 
 
-class Frame(msgspec.Struct, frozen=True):
+# The files outlive an upgrade, so the encoded names never change.
+class Frame(msgspec.Struct, frozen=True, rename={"chunks": "pieces", "removed_names": "gone"}):
     """One write to the log: either everything, or the changes since the previous frame."""
 
     number: int

@@ -18,6 +18,8 @@ from penstock.logs.spooled_records import SpooledRecords
 from penstock.metrics import BatchMetrics
 from penstock.settings import Records, Settings
 
+# A value of stored metadata may be longer than one of a request.
+METADATA = {"team": "red", "user": "u" * 512}
 USAGE = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
 
 
@@ -32,7 +34,7 @@ def make_billing(folder: Path, *, enabled: bool = True) -> tuple[BatchBilling, B
     settings, figures = Settings(records=records), BatchMetrics()
     nothing = cast("Any", None)
     job = {"provider": "openai", "api_key_id": "k-1"}
-    batch = BatchInfo("0199aaaa-0000-7000-8000-000000000001", job, '{"team":"red"}', 1_760_000_000_000)
+    batch = BatchInfo("0199aaaa-0000-7000-8000-000000000001", job, METADATA, 1_760_000_000_000)
     writer = SpoolWriter(settings.spool_folder, "control", "node-1")
     own = SpooledRecords(writer)
     return BatchBilling(batch, BatchDependencies(nothing, nothing, settings, figures, own)), figures, writer
@@ -71,6 +73,7 @@ def test_lines_written_again_are_recorded_once(tmp_path: Path):
     records = read_records(tmp_path)
     assert [record["trace_id"] for record in records] == ["gw_batch_0199aaaa-0000-7000-8000-000000000001"] * 3
     assert len({record["id"] for record in records}) == 3
+    assert [record["metadata"] for record in records] == [METADATA] * 3
     assert records[0]["cost_nanodollars"] == records[1]["cost_nanodollars"] > 0
     assert (records[0]["ai_org"], records[0]["api_key_id"], records[0]["total_units"]) == ("openai", "k-1", 15)
 

@@ -179,6 +179,31 @@ def test_users_with_one_address_have_policies_of_their_own():
     assert names == ["user a@x.test", "user a@x.test (2)", "user a@x.test (3)"]
 
 
+def test_names_of_policies_are_compared_as_a_whole():
+    limits = {"max_budget": 5, "rpm_limit": 6}
+    names = ("anna", "ann", "bob requests", "bob")
+    rows = [{"user_id": name, **limits} for name in names]
+    workspace = import_tables({"LiteLLM_EndUserTable": rows}).state["workspaces"][0]
+    assert [policy["name"] for policy in workspace["usage_limits_policies"]] == [
+        "end user anna", "end user ann", "end user bob requests", "end user bob (2)",
+    ]  # fmt: skip
+
+
+def test_users_whose_names_no_condition_can_select_get_no_policies():
+    rows = [{"user_id": name, "max_budget": 5, "rpm_limit": 6, "spend": 1} for name in ("a*", "u" * 513, "u" * 512)]
+    imported = import_tables({"LiteLLM_EndUserTable": rows})
+    workspace = imported.state["workspaces"][0]
+    for policies in (workspace["usage_limits_policies"], workspace["rate_limits_policies"]):
+        assert [policy["conditions"][0]["value"] for policy in policies] == ["u" * 512]
+    manual = {
+        (finding.path.rpartition(".")[2], finding.message.split(",")[0].split(";")[0])
+        for finding in imported.findings
+        if finding.status is Status.MANUAL
+    }
+    reasons = ("the name of the user contains *", "the name of the user is longer than 512 characters")
+    assert {(name, reason) for name in ("max_budget", "rpm_limit") for reason in reasons} <= manual
+
+
 def test_reports_keys_that_are_left_out(imported: ImportedState):
     findings = {
         (finding.path, finding.message.split(",")[0])

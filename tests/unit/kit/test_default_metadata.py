@@ -1,11 +1,11 @@
-"""Limits of metadata that is stored with a key or workspace."""
+"""Metadata that is stored with a key or workspace: its limits, and how it is merged with that of requests."""
 
 from __future__ import annotations
 
 import pytest
 
 from penstock.errors import InvalidError
-from penstock.kit.default_metadata import check_default_metadata
+from penstock.kit.default_metadata import check_default_metadata, merge_metadata
 
 
 def test_accepts_metadata_within_the_limits():
@@ -29,3 +29,17 @@ def test_rejects_larger_metadata_with_its_path(metadata: dict[str, object], path
     (problem,) = caught.value.problems
     assert problem.path == path
     assert limit in problem.message
+
+
+def test_stored_metadata_overrides_that_of_the_request():
+    header = '{"_user":"bob","team":"green","job":"nightly"}'
+    merged = merge_metadata(header, {"_user": "ann", "team": "blue", "n": {"a": [1]}}, {"team": "red"})
+    assert merged == {"_user": "ann", "team": "red", "n": '{"a":[1]}', "job": "nightly"}
+    for header in (None, "{", "[]", '{"a":1}'):
+        assert merge_metadata(header, None, {"team": "red"}) == {"team": "red"}
+
+
+def test_stored_metadata_displaces_that_of_the_request():
+    header = "{" + ",".join(f'"k{number}":"v"' for number in range(64)) + "}"
+    merged = merge_metadata(header, {"team": "x" * 600, "k" * 257: ""}, {"k9": "stored"})
+    assert (len(merged), merged["team"], merged["k9"]) == (64, "x" * 512, "stored")

@@ -6,10 +6,11 @@ import os
 import random
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from penstock.errors import SettingsError
-from penstock.snapshot.append_log import AppendLog, Chunk
+from penstock.snapshot.append_log import AppendLog, Chunk, Frame
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,6 +56,25 @@ def test_log_size_is_bounded(tmp_path: Path):
     for number in range(100):
         remaining.save(b"%d" % number, make_chunks(one=os.urandom(10_000), other=bytes(10_000)))
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 2 * 3 * 21_000
+
+
+def test_encoding_of_frames_is_that_of_earlier_releases():
+    first = (
+        b"\x84\xa6number\x01\xa4head\xc4\x01h"
+        b"\xa6pieces\x82\xa1a\x82\xa4data\xc4\x011\xa6digest\xc4\x02d1"
+        b"\xa1b\x82\xa4data\xc4\x012\xa6digest\xc4\x02d2\xa4gone\x90"
+    )
+    second = (
+        b"\x84\xa6number\x02\xa4head\xc4\x01i"
+        b"\xa6pieces\x81\xa1a\x82\xa4data\xc4\x013\xa6digest\xc4\x02d3\xa4gone\x91\xa1b"
+    )
+    frames = {
+        first: Frame(1, b"h", {"a": Chunk(b"1", b"d1"), "b": Chunk(b"2", b"d2")}, []),
+        second: Frame(2, b"i", {"a": Chunk(b"3", b"d3")}, ["b"]),
+    }
+    for encoded, frame in frames.items():
+        assert msgspec.msgpack.decode(encoded, type=Frame) == frame
+        assert msgspec.msgpack.encode(frame) == encoded
 
 
 def test_partial_write_is_ignored(tmp_path: Path):

@@ -135,7 +135,12 @@ TypeParam = Annotated[UsageType | None, QueryParameter(description="only policie
 IncludeUsage = Annotated[bool, QueryParameter(description="true: with the usage in the current period")]
 EntityId = Annotated[str, PathParameter(description="id of the entity")]
 EntityStatus = Annotated[Literal["active", "exhausted"] | None, QueryParameter(description="only such entities")]
-SearchParam = Annotated[str | None, QueryParameter(min_length=1, max_length=255, description="part of the value_key")]
+SearchParam = Annotated[
+    str | None,
+    QueryParameter(
+        min_length=1, max_length=255, description="part of the value_key, ignoring the case of ASCII letters"
+    ),
+]
 EntityPageSize = Annotated[int, QueryParameter(ge=1, le=MAX_ENTITIES, description="rows on a page; default 100")]
 EntityPage = Annotated[int, QueryParameter(ge=0, le=1_000_000, description="page number, from 0")]
 
