@@ -145,7 +145,7 @@ test-rust: $(STAMPS)/toolchain $(STAMPS)/debian $(VENV) ## the Rust tests
 .PHONY: test-python
 test-python: build test-installs ## the Python and Node tests; ARGS go to pytest
 	$(SAY) 'Python tests: shape, unit, integration, end to end with the SDKs of Python and Node'
-	@$(BIN)/python -m pytest -m 'not figures and not image' --numprocesses=4 --dist=loadfile --no-loadscope-reorder --durations=20 --durations-min=10 $(ARGS)
+	@$(BIN)/python -m pytest -m 'not figures and not image' --numprocesses=3 --dist=loadfile --no-loadscope-reorder --durations=20 --durations-min=10 $(ARGS)
 
 .PHONY: check
 check: build $(STAMPS)/test ## formatting, lints, types, layers, clippy on all targets

@@ -117,6 +117,12 @@ async fn hard_budget_bounds_the_response_and_is_never_exceeded() {
     assert_eq!(gateway.send(chat("mock").body(unbounded)).await.status, 200);
 }
 
+fn json_request(method: &str, path: &str, body: &Value) -> TestRequest {
+    let request = TestRequest::new(method, path).header("x-gateway-api-key", "pk");
+    let request = request.header("content-type", "application/json").header("x-gateway-provider", "mock");
+    request.body(body.to_string())
+}
+
 #[tokio::test]
 async fn stored_data_stays_readable_when_a_budget_is_used_up() {
     let fields = json!({"type": "tokens", "limit": 1, "period": {"start": 1}});
@@ -191,11 +197,6 @@ pub async fn hard_gateway(kind: &str, limit_units: u64) -> (Server, TestGateway)
 #[tokio::test]
 async fn hard_budget_rejects_requests_without_a_bound() {
     let (provider, gateway) = hard_gateway("cost", 9_000_000_000).await;
-    let json_request = |method: &str, path: &str, body: &Value| {
-        let request = TestRequest::new(method, path).header("x-gateway-api-key", "pk");
-        let request = request.header("content-type", "application/json").header("x-gateway-provider", "mock");
-        request.body(body.to_string())
-    };
     let chat_with = |field: &str, value: Value| {
         let mut body = json!({"model": "mock", "max_tokens": 5, "messages": [{"role": "user", "content": "x"}]});
         body[field] = value;

@@ -171,7 +171,7 @@ fn session_without_model() -> TestRequest {
     request.header("x-gateway-provider", "mock")
 }
 
-/// Requests a response, which costs 20_000 nano-dollars.
+/// Requests a response, which costs 20,000 nano-dollars.
 async fn request_response(talk: &mut RealtimeClient) {
     talk.send_event(json!({"type": "response.create", "model": "mock", "input": "x"})).await;
     talk.receive_until("response.completed").await;

@@ -57,7 +57,7 @@ impl RecordedBodies {
             _ => ClientBody::Recorded,
         };
         let (entry, is_forwarded, may_be_redacted) = (self.entry.clone(), self.is_forwarded, self.may_be_redacted);
-        Self { entry, is_forwarded, client_request, may_be_redacted, ..Self::default() }
+        Self { entry, client_request, may_be_redacted, is_forwarded, ..Self::default() }
     }
 
     /// Takes from `other` the bodies of the attempt that responded.
