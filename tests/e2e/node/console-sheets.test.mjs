@@ -76,3 +76,33 @@ test("moves between tabs with the arrow keys", async () => {
   assert.deepEqual(faults, []);
   await context.close();
 });
+
+test("returns the focus to what opened a dialog, and asks before Back closes a form", async () => {
+  const { page, context, faults } = await openSignedIn("keys");
+  const opener = page.getByRole("button", { name: "Create a key" }).first();
+  await opener.press("Enter");
+  const dialog = page.getByRole("dialog", { name: "Create an API key" });
+  await dialog.getByLabel("Name", { exact: true }).fill("not saved");
+  await page.evaluate(() => history.back());
+  await page.getByRole("dialog", { name: "Leave without saving?" }).getByRole("button", { name: "Cancel" }).click();
+  assert.equal(await dialog.getByLabel("Name", { exact: true }).inputValue(), "not saved");
+  await dialog.getByRole("button", { name: "Cancel" }).click();
+  await page.getByRole("dialog", { name: "Close without saving?" }).getByRole("button", { name: "Discard" }).click();
+  await dialog.waitFor({ state: "detached" });
+  assert.ok(await opener.evaluate((button) => button === document.activeElement));
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
+test("keeps the filter of a list while a row is open, and offers all integrations for a provider", async () => {
+  const { page, context, faults } = await openSignedIn("providers?find=mock-main");
+  await page.getByRole("link", { name: "@mock-main" }).click();
+  await page.waitForURL(`**/providers/${PROVIDER}?find=mock-main`);
+  await page.keyboard.press("Escape");
+  await page.waitForURL(/\/providers\?find=mock-main$/);
+  await openPage(page, "providers?find=nothing-has-this-name&new=1");
+  await page.getByLabel(/^Integration/).selectOption(INTEGRATION);
+  await page.keyboard.press("Escape");
+  assert.deepEqual(faults, []);
+  await context.close();
+});
