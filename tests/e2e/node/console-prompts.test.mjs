@@ -78,7 +78,8 @@ test("shows what is wrong with a template, and keeps the text", async () => {
 
 test("loads a saved prompt once into the playground", async () => {
   const { slug } = await createPrompt("Chosen in the playground");
-  const { page, context } = await openSignedIn("playground");
+  const workspace = await callApi("GET", `/v1/workspaces/${WORKSPACE}`);
+  const { page, context } = await openSignedIn(`playground?ws=${workspace.slug}`);
   await settle(page);
   const loaded = [];
   page.on("request", (request) => new URL(request.url()).pathname.endsWith(`/v1/prompts/${slug}`) && loaded.push(request));
