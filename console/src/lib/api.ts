@@ -53,12 +53,3 @@ export function ifMatch(etag: string): { "if-match"?: string } {
 export function randomId(): string {
   return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
-
-/** Returns the fields that differ from their first values. */
-export function changedFields<T extends object>(before: T, after: T): Partial<T> {
-  const changed: Partial<T> = {};
-  for (const name of Object.keys(after) as (keyof T)[]) {
-    if (JSON.stringify(before[name]) !== JSON.stringify(after[name])) changed[name] = after[name];
-  }
-  return changed;
-}

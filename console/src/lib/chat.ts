@@ -77,15 +77,20 @@ function takeUsage(result: ChatResult, chunk: Chunk): void {
 async function* readEvents(body: ReadableStream<Uint8Array>): AsyncGenerator<string> {
   const reader = body.pipeThrough(new TextDecoderStream() as ReadableWritablePair<string, Uint8Array>).getReader();
   let buffer = "";
-  for (;;) {
-    const { done, value } = await reader.read();
-    buffer += value ?? "";
-    const lines = buffer.split("\n");
-    buffer = done ? "" : (lines.pop() ?? "");
-    for (const line of lines) {
-      const data = line.startsWith("data:") ? line.slice("data:".length).trim() : "";
-      if (data && data !== "[DONE]") yield data;
+  try {
+    for (;;) {
+      const { done, value } = await reader.read();
+      buffer += value ?? "";
+      const lines = buffer.split("\n");
+      buffer = done ? "" : (lines.pop() ?? "");
+      for (const line of lines) {
+        const data = line.startsWith("data:") ? line.slice("data:".length).trim() : "";
+        if (data && data !== "[DONE]") yield data;
+      }
+      if (done) return;
     }
-    if (done) return;
+  } finally {
+    // Closes a stream that nobody reads to its end.
+    void reader.cancel().catch(() => undefined);
   }
 }

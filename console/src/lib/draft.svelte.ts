@@ -1,5 +1,6 @@
 // Edits of one object. Saves only the fields that changed, and never overwrites changes of others.
-import { changedFields, type Loaded } from "./api";
+import type { Loaded } from "./api";
+import { changedFields, mergeChanges } from "./changes";
 import { dialogs } from "./dialogs.svelte";
 import { ApiError } from "./errors";
 import { guardUnsaved } from "./router.svelte";
@@ -51,7 +52,6 @@ export class Draft<T extends object, D = unknown> {
   async open(): Promise<void> {
     try {
       this.#accept(await this.#source.load());
-      this.error = null;
     } catch (error) {
       this.error = error;
     }
@@ -93,7 +93,6 @@ export class Draft<T extends object, D = unknown> {
       const later = changedFields(sent, $state.snapshot(this.value) as T);
       this.#accept(saved);
       Object.assign(this.value as T, later);
-      this.error = null;
       return true;
     } catch (error) {
       if (error instanceof ApiError && error.status === PRECONDITION_FAILED) await this.#openTheirs();
@@ -115,10 +114,10 @@ export class Draft<T extends object, D = unknown> {
   /** Applies this user's changes to the state that others saved, and saves the result. */
   async keepMine(): Promise<boolean> {
     const theirs = this.theirs;
-    if (!theirs || !this.value) return false;
-    const mine = this.changed;
+    if (!theirs || !this.value || !this.#base) return false;
+    const merged = mergeChanges(this.#base, $state.snapshot(this.value) as T, theirs.data);
     this.#accept(theirs);
-    Object.assign(this.value, mine);
+    this.value = structuredClone(merged);
     return this.isDirty ? this.save() : true;
   }
 
@@ -133,5 +132,6 @@ export class Draft<T extends object, D = unknown> {
     this.value = structuredClone(loaded.data);
     this.#etag = loaded.etag;
     this.theirs = null;
+    this.error = null;
   }
 }

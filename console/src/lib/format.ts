@@ -69,6 +69,16 @@ export function formatTime(value: string | number | null | undefined, style: "fu
   return style === "short" ? text.slice("2026-".length) : text;
 }
 
+/** Returns the date of a time in the chosen time zone, for a field of a form; empty if there is none. */
+export function dateOf(time: string | null | undefined): string {
+  return time ? formatTime(time, "date") : "";
+}
+
+/** Returns the time at which a date of a form begins in the chosen time zone. */
+export function startOfDate(date: string): string {
+  return new Date(`${date}T00:00:00${preferences.zone === "utc" ? "Z" : ""}`).toISOString();
+}
+
 /** Formats how long ago a time was. */
 export function formatAgo(value: string | null | undefined): string {
   if (!value) return EMPTY;

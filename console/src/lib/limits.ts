@@ -70,8 +70,9 @@ export function ratesOf(fields: LimitFields): Rate[] | null {
 
 /** Returns true if each limit in a form has its amount. */
 export function areLimitsComplete(fields: LimitFields): boolean {
-  const hasUsage = !fields.usageType || fields.creditLimit !== "" || fields.alertThreshold !== "";
-  return hasUsage && (fields.periodicReset !== "days" || fields.resetDays !== "") && fields.rates.every((rate) => rate.value !== "");
+  const hasAmount = fields.creditLimit !== "" || fields.alertThreshold !== "";
+  const hasPeriod = fields.periodicReset !== "days" || fields.resetDays !== "";
+  return (!fields.usageType || (hasAmount && hasPeriod)) && fields.rates.every((rate) => rate.value !== "");
 }
 
 interface SentLimits {

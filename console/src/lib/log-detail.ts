@@ -197,8 +197,8 @@ export function curlCommand(log: Schema["Log"], gateway: string): string {
   const headers = Object.entries(log.request.headers as Record<string, string>).filter(([name]) => !skipped.test(name));
   const path = (log.request.url ?? "/").replace(/^\//, "");
   const parts = [
-    `curl ${quote(gateway + path)} -X ${log.request.method ?? "POST"}`,
-    ...headers.map(([name, value]) => (value === "***" ? `-H "${name}: $PENSTOCK_API_KEY"` : `-H ${quote(`${name}: ${value}`)}`)),
+    `curl ${quote(gateway + path)} -X ${quote(log.request.method ?? "POST")}`,
+    ...headers.map(([name, value]) => (value === "***" ? `-H ${quote(`${name}: `)}"$PENSTOCK_API_KEY"` : `-H ${quote(`${name}: ${value}`)}`)),
     // A large body is not on the page; it can be downloaded under this name.
     ...(isLarge(log.request.body) ? ["-d @request.json"] : log.request.body ? [`-d ${quote(JSON.stringify(log.request.body))}`] : []),
   ];

@@ -4,15 +4,20 @@ import { api, get, randomId } from "./api";
 import { session } from "./session.svelte";
 
 const LIFETIME_MS = 3_600_000;
+/** A key is not used in its last minute, so that a request does not outlast it. */
+const MARGIN_MS = 60_000;
 
 class PlaygroundKey {
   text = $state("");
   /** Workspace of a key that the console created; empty for a key that the user entered. */
   workspace = $state("");
+  /** Time at which a made key ends; a key that was entered may end at any time. */
+  #endsAt = $state(Infinity);
 
   set(text: string): void {
     this.text = text.trim();
     this.workspace = "";
+    this.#endsAt = Infinity;
   }
 
   /** Returns true if the user may make a key of the workspace. */
@@ -20,9 +25,9 @@ class PlaygroundKey {
     return session.canIn(workspace, "workspace_service_api_keys.create") || session.canIn(workspace, "workspace_user_api_keys.create");
   }
 
-  /** Returns true if there is a key that is not known to belong to another workspace. */
+  /** Returns true if there is a key that has not ended, and is not known to belong to another workspace. */
   isFor(workspace: string): boolean {
-    return this.text !== "" && (this.workspace === workspace || this.workspace === "");
+    return this.text !== "" && Date.now() < this.#endsAt - MARGIN_MS && (this.workspace === workspace || this.workspace === "");
   }
 
   /** Returns true if a request can be sent, with this key or with one that the user may make. */
@@ -37,6 +42,7 @@ class PlaygroundKey {
 
   /** Makes a key of the workspace that ends after an hour. */
   async make(workspace: string): Promise<void> {
+    const endsAt = Date.now() + LIFETIME_MS;
     const isForUser = !session.canIn(workspace, "workspace_service_api_keys.create");
     const created = await get(
       api.POST("/v1/api-keys/{kind}/{sub_kind}", {
@@ -47,13 +53,14 @@ class PlaygroundKey {
           workspace_id: workspace,
           // Includes the scope for ratings of requests, if the user may grant it.
           scopes: ["completions.write", "prompts.render", ...(session.canGrant(workspace, "logs.write") ? ["logs.write"] : [])],
-          expires_at: new Date(Date.now() + LIFETIME_MS).toISOString(),
+          expires_at: new Date(endsAt).toISOString(),
           ...(isForUser && session.self?.user ? { user_id: session.self.user.id } : {}),
         },
       }),
     );
     this.text = created.key;
     this.workspace = workspace;
+    this.#endsAt = endsAt;
   }
 }
 

@@ -1,5 +1,5 @@
 // Ranges of time: a length before now, or two times. The address contains `range`, or `from` and `to`.
-import { route, setQuery } from "./router.svelte";
+import { FIRST_PAGE, route, setQuery } from "./router.svelte";
 
 export const RANGES: Record<string, { label: string; ms: number }> = {
   "15m": { label: "15 minutes", ms: 15 * 60_000 },
@@ -32,11 +32,11 @@ export function rangeLength(): number {
 }
 
 export function setRange(name: string): void {
-  setQuery({ range: name === DEFAULT_RANGE ? null : name, from: null, to: null }, { push: true });
+  setQuery({ range: name === DEFAULT_RANGE ? null : name, from: null, to: null, ...FIRST_PAGE }, { push: true });
 }
 
 export function setTimes(from: Date, to: Date): void {
-  setQuery({ range: null, from: from.toISOString(), to: to.toISOString() }, { push: true });
+  setQuery({ range: null, from: from.toISOString(), to: to.toISOString(), ...FIRST_PAGE }, { push: true });
 }
 
 /** Parameters of the address that select a range. Links to other pages keep them. */

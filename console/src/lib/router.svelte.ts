@@ -1,7 +1,10 @@
 // Router on the History API. The path chooses the page, and the query holds its whole state, so every view is a link.
+import { untrack } from "svelte";
 import { consoleUrl, pageUrl } from "./paths";
 
 type Query = Record<string, string | null | undefined>;
+/** Parameters of a list without its page and open row, which another workspace or range of time does not have. */
+export const FIRST_PAGE = { page: null, entry: null };
 
 /** Decodes a segment of a path. A segment with an invalid encoding stays as it is. */
 function decodeSegment(segment: string): string {
@@ -14,7 +17,9 @@ function decodeSegment(segment: string): string {
 
 class Route {
   path = $state("");
-  query = $state(new URLSearchParams());
+  #search = $state("");
+  /** One signal for each parameter, so that a change of one loads nothing that depends only on others. */
+  #params = $state<Record<string, string>>({});
 
   /** Path segments: the page, then its parameters. */
   get segments(): string[] {
@@ -26,8 +31,22 @@ class Route {
     return this.segments[0] ?? "overview";
   }
 
+  /** All parameters, in the order of the address. */
+  get query(): URLSearchParams {
+    return new URLSearchParams(this.#search);
+  }
+
   param(name: string): string {
-    return this.query.get(name) ?? "";
+    return this.#params[name] ?? "";
+  }
+
+  /** Takes the address of the browser. */
+  read(): void {
+    const query = new URLSearchParams(location.search);
+    this.path = location.pathname.slice(consoleUrl.pathname.length);
+    this.#search = location.search;
+    for (const name of Object.keys(this.#params)) if (!query.has(name)) delete this.#params[name];
+    for (const name of query.keys()) this.#params[name] = query.get(name) ?? "";
   }
 }
 
@@ -71,7 +90,7 @@ export async function mayLeave(): Promise<boolean> {
 /** Returns the address of a page with a query. The selected workspace stays part of every address. */
 export function link(page: string, query: Query = {}): string {
   const search = new URLSearchParams();
-  const workspace = route.query.get("ws");
+  const workspace = route.param("ws");
   if (workspace) search.set("ws", workspace);
   for (const [name, value] of Object.entries(query)) {
     if (value) search.set(name, value);
@@ -82,8 +101,8 @@ export function link(page: string, query: Query = {}): string {
 }
 
 function readLocation(): void {
-  route.path = location.pathname.slice(consoleUrl.pathname.length);
-  route.query = new URLSearchParams(location.search);
+  // An effect that changes the address must not depend on all of it.
+  untrack(() => route.read());
   shownAt = location.href;
 }
 
@@ -109,12 +128,18 @@ export function setQuery(values: Query, options: { push?: boolean } = {}): void 
   readLocation();
 }
 
+/** Returns true if the browser has left the page, or the form of a new object on it. */
+function hasLeft(): boolean {
+  const [shown, wanted] = [new URL(shownAt), new URL(location.href)];
+  return shown.pathname !== wanted.pathname || (shown.searchParams.has("new") && !wanted.searchParams.has("new"));
+}
+
 /** Follows the browser's history and clicks on links of the console. */
 export function startRouter(): void {
   readLocation();
   addEventListener("popstate", async () => {
     const wanted = location.href;
-    if (new URL(shownAt).pathname !== location.pathname && unsavedReason()) {
+    if (hasLeft() && unsavedReason()) {
       history.pushState(null, "", shownAt);
       if (!(await mayLeave())) return;
       history.replaceState(null, "", wanted);

@@ -108,8 +108,16 @@ test("rates a request, and names its key and metadata", async () => {
   await sheet.getByRole("button", { name: "Send", exact: true }).click();
   await sheet.getByText("Rated -3 · comment: wrong city").waitFor();
   await until("the rating", async () => (await callApi("GET", `/v1/logs/${id}?workspace_slug=*`)).feedback[0]?.value === -3);
+  await sheet.getByRole("button", { name: "Rate it" }).click();
+  await sheet.getByLabel("Rating").fill("4");
+  await sheet.getByRole("button", { name: "Send", exact: true }).click();
+  await sheet.getByText("Rated 4").waitFor();
+  const ratings = sheet.getByRole("region", { name: "Feedback" }).getByRole("listitem");
+  await expectCount(ratings, 2);
+  await until("the second rating", async () => (await callApi("GET", `/v1/logs/${id}?workspace_slug=*`)).feedback.length === 2);
   await page.reload();
   await sheet.getByText("Rated -3 · comment: wrong city").waitFor();
+  await expectCount(ratings, 2);
   assert.deepEqual(faults.filter((fault) => !fault.startsWith("401 ")), []);
   await context.close();
 });

@@ -116,3 +116,21 @@ test("shows the parts of the node", async () => {
   assert.deepEqual(faults, []);
   await context.close();
 });
+
+test("opens a log without loading the list again", async () => {
+  const { page, context, faults } = await openSignedIn("logs?range=7d");
+  await page.getByRole("table", { name: "Logs" }).waitFor();
+  await settle(page);
+  const lists = [];
+  page.on("request", (request) => /\/v1\/(logs|analytics\/graphs\/requests)\?/.test(request.url()) && lists.push(request.url()));
+  await page.getByRole("table", { name: "Logs" }).locator("tbody a").first().click();
+  await page.getByRole("heading", { name: "Attempts" }).waitFor();
+  await page.getByRole("tab", { name: "Response" }).click();
+  await page.getByRole("tabpanel", { name: "Response" }).getByText("Body to the client").waitFor();
+  assert.deepEqual(lists, []);
+  await page.keyboard.press("Escape");
+  await page.getByLabel("Errors only").check();
+  await until("the filtered list", () => lists.some((url) => url.includes("status_code=4xx")));
+  assert.deepEqual(faults, []);
+  await context.close();
+});

@@ -5,7 +5,7 @@ import { test } from "node:test";
 
 import { callApi, expectCount, expectText, openPage, openSignedIn, recordBodies, settle } from "./console-kit.mjs";
 
-const { FAILED_LOG, SECRET, WORKSPACE } = process.env;
+const { FAILED_LOG, PROVIDER, SECRET, WORKSPACE } = process.env;
 
 /** Returns the bodies of the requests that changed something, and forgets them. */
 function takeChanges(sent) {
@@ -263,7 +263,7 @@ test("says in the summary of a log why the request failed, and where", async () 
 
 test("finds the new pages with the search", async () => {
   const { page, context } = await openSignedIn();
-  for (const [words, url] of [["partials", /\/prompts\/partials$/], ["organisation", /\/organisation$/], ["openai key", new RegExp(`/secrets/${SECRET}$`)]]) {
+  for (const [words, url] of [["partials", /\/prompts\/partials$/], ["organisation", /\/organisation$/], ["openai key", new RegExp(`/secrets/${SECRET}$`)], ["@mock-main", new RegExp(`/providers/${PROVIDER}$`)]]) {
     await page.keyboard.press("Control+k");
     await page.keyboard.type(words);
     await page.getByRole("option", { name: new RegExp(words, "i") }).first().waitFor();

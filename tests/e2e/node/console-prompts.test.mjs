@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { callApi, expectText, openSignedIn } from "./console-kit.mjs";
+import { callApi, expectText, openSignedIn, settle } from "./console-kit.mjs";
 
 const { GATEWAY, PICTURES, WORKSPACE } = process.env;
 const MESSAGES = [{ role: "user", content: "Greet {{name}}" }];
@@ -73,5 +73,19 @@ test("shows what is wrong with a template, and keeps the text", async () => {
   await page.getByRole("button", { name: "Save as a new version" }).click();
   await page.getByText("Requests use version 1.").waitFor();
   assert.ok(page.url().startsWith(`${GATEWAY}/console/prompts/`));
+  await context.close();
+});
+
+test("loads a saved prompt once into the playground", async () => {
+  const { slug } = await createPrompt("Chosen in the playground");
+  const workspace = await callApi("GET", `/v1/workspaces/${WORKSPACE}`);
+  const { page, context } = await openSignedIn(`playground?ws=${workspace.slug}`);
+  await settle(page);
+  const loaded = [];
+  page.on("request", (request) => new URL(request.url()).pathname.endsWith(`/v1/prompts/${slug}`) && loaded.push(request));
+  await page.getByLabel("Saved prompt").selectOption(slug);
+  await page.getByLabel("Variable name").waitFor();
+  await settle(page);
+  assert.equal(loaded.length, 1);
   await context.close();
 });

@@ -10,7 +10,7 @@ const SHEETS = [
   `logs/${LOG}`, "keys?new=1", "limits?new=1", "providers?new=1", "configs?new=1", "guardrails/partners?new=1", `workspaces/${WORKSPACE}?tab=members`, `workspaces/${WORKSPACE}?tab=defaults`, `secrets/${SECRET}`,
   `providers/integrations/${INTEGRATION}`, `providers/${PROVIDER}`, `keys/${KEY_ID}`, `limits/${POLICY}`,
 ];
-/** Number of Tab presses between two checks of the focus. */
+/** Number of Tab presses between two checks of the focus, in sheets without a code editor. In an editor, Tab indents. */
 const PRESSES = 4;
 /** Controls that Tab must reach. Tab leaves a code editor only after Esc, so the test skips those. */
 const CONTROLS = "a[href], button:not([disabled]), input:not([disabled]), select:not([disabled]), textarea:not([disabled]), summary";
@@ -31,11 +31,12 @@ function watchFocus(selector) {
 /** Presses Tab until every control had the focus. Returns problems. */
 async function walk(page, path) {
   const count = await page.evaluate(watchFocus, CONTROLS);
+  const presses = (await page.locator("dialog[open] .cm-editor").count()) ? 1 : PRESSES;
   const readState = () => page.evaluate(() => ({ reached: window.focused.size, outside: window.outside, isEditor: document.activeElement.closest(".cm-editor") !== null }));
   let state = await readState();
   for (let rounds = 0; rounds < 2 * count && state.reached < count; rounds += 1) {
     if (state.isEditor) await page.keyboard.press("Escape");
-    for (let presses = 0; presses < (state.isEditor ? 1 : PRESSES); presses += 1) await page.keyboard.press("Tab");
+    for (let press = 0; press < presses; press += 1) await page.keyboard.press("Tab");
     state = await readState();
   }
   const problems = state.outside.map((html) => `${path}: Tab leaves the dialog to ${html}`);
@@ -73,6 +74,36 @@ test("moves between tabs with the arrow keys", async () => {
   await openPage(page, `guardrails/${GUARDRAIL}`);
   await page.getByRole("tab", { name: "Editor" }).press("ArrowLeft");
   await page.waitForURL(/tab=versions/);
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
+test("returns the focus to what opened a dialog, and asks before Back closes a form", async () => {
+  const { page, context, faults } = await openSignedIn("keys");
+  const opener = page.getByRole("button", { name: "Create a key" }).first();
+  await opener.press("Enter");
+  const dialog = page.getByRole("dialog", { name: "Create an API key" });
+  await dialog.getByLabel("Name", { exact: true }).fill("not saved");
+  await page.evaluate(() => history.back());
+  await page.getByRole("dialog", { name: "Leave without saving?" }).getByRole("button", { name: "Cancel" }).click();
+  assert.equal(await dialog.getByLabel("Name", { exact: true }).inputValue(), "not saved");
+  await dialog.getByRole("button", { name: "Cancel" }).click();
+  await page.getByRole("dialog", { name: "Close without saving?" }).getByRole("button", { name: "Discard" }).click();
+  await dialog.waitFor({ state: "detached" });
+  assert.ok(await opener.evaluate((button) => button === document.activeElement));
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
+test("keeps the filter of a list while a row is open, and offers all integrations for a provider", async () => {
+  const { page, context, faults } = await openSignedIn("providers?find=mock-main");
+  await page.getByRole("link", { name: "@mock-main" }).click();
+  await page.waitForURL(new RegExp(`/providers/${PROVIDER}\\?find=mock-main$`));
+  await page.locator("dialog").getByLabel("Name", { exact: true }).waitFor();
+  await page.keyboard.press("Escape");
+  await page.waitForURL(/\/providers\?find=mock-main$/);
+  await openPage(page, "providers?find=nothing-has-this-name&new=1");
+  await page.getByLabel(/^Integration/).selectOption(INTEGRATION);
   assert.deepEqual(faults, []);
   await context.close();
 });
