@@ -337,8 +337,8 @@ pub fn find_error_message(body: &[u8]) -> Option<String> {
         text.map(ToOwned::to_owned)
     };
     let message = json.get("error").and_then(fields).or_else(|| fields(json)).filter(|message| !message.is_empty())?;
-    let shown = &message[..message.floor_char_boundary(MAX_PROVIDER_MESSAGE_BYTES)];
-    Some(shown.replace(char::is_control, " "))
+    let excerpt = &message[..message.floor_char_boundary(MAX_PROVIDER_MESSAGE_BYTES)];
+    Some(excerpt.replace(char::is_control, " "))
 }
 
 /// Writes which SDK the client uses.
