@@ -283,7 +283,10 @@ async fn configs_hold_a_bounded_number_of_secrets() {
 async fn messages_in_records_do_not_repeat_the_credential_of_the_request() {
     let key = "CANARY-own-key-0123456789";
     let long = "x".repeat(490);
-    for message in [format!("wrong key {key}"), format!("{long} wrong key {key}")] {
+    // The second message is cut in the middle of the key.
+    for (message, expected) in
+        [(format!("wrong key {key}"), "wrong key ***"), (format!("{long} wrong key {key}"), "wrong key")]
+    {
         let echo = json!({"error": {"message": message}}).to_string();
         let provider = ScriptedServer::start_responding(json_response("401 Unauthorized", "", &echo)).await;
         let spool = SpoolFolder::new();
@@ -297,7 +300,8 @@ async fn messages_in_records_do_not_repeat_the_credential_of_the_request() {
         let end = spool.frames().into_iter().find(|frame| frame.kind == END).unwrap().json();
         for attempt in end["attempts"].as_array().unwrap() {
             let reason = attempt["reason"].as_str().unwrap();
-            assert!(reason.ends_with("wrong key ***") && reason.len() <= 512, "{reason}");
+            assert!(reason.trim_end().ends_with(expected) && reason.len() <= 512, "{reason}");
+            assert!(!reason.contains("CANARY"), "{reason}");
         }
     }
 }
