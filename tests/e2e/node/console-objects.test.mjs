@@ -263,7 +263,7 @@ test("says in the summary of a log why the request failed, and where", async () 
 
 test("finds the new pages with the search", async () => {
   const { page, context } = await openSignedIn();
-  for (const [words, url] of [["partials", /\/prompts\/partials$/], ["organisation", /\/organisation$/], ["openai key", new RegExp(`/secrets/${SECRET}$`)], ["@mock-main", new RegExp(`/providers/${PROVIDER}$`)]]) {
+  for (const [words, url] of [["partials", /\/prompts\/partials$/], ["organisation", /\/organisation$/], ["@mock-main", new RegExp(`/providers/${PROVIDER}$`)]]) {
     await page.keyboard.press("Control+k");
     await page.keyboard.type(words);
     await page.getByRole("option", { name: new RegExp(words, "i") }).first().waitFor();
@@ -271,5 +271,11 @@ test("finds the new pages with the search", async () => {
     await page.waitForURL(url);
     await settle(page);
   }
+  await openPage(page, "");
+  await page.keyboard.press("Control+k");
+  await page.keyboard.type("openai key");
+  await page.getByRole("option", { name: /openai key/i }).first().waitFor();
+  await page.keyboard.press("Enter");
+  await page.waitForURL(new RegExp(`/secrets/${SECRET}$`));
   await context.close();
 });
