@@ -154,7 +154,7 @@ def test_records_that_wait_are_bounded_and_keep_their_order(monkeypatch: pytest.
             tail.publish([*make_lines(0, 4, workspace_id="x"), *make_lines(0, 2, organisation_id="other")])
             events = [await subscriber.next_event(5) for _ in range(3 * OFFERED_RECORDS)]
             assert [event["log"]["number"] for event in events] == list(range(3 * OFFERED_RECORDS))
-            # Each is told of its own records only.
+            # Each tail reports the dropped records of its own workspace only.
             assert [await each.next_event(0.05) for each in (subscriber, other)] == [{"dropped": 7}, {"dropped": 2}]
             # Afterwards there is room again.
             tail.publish(make_lines(1, 1))
