@@ -7,6 +7,7 @@ import secrets
 import sys
 import urllib.request
 
+from benches.compare import guarded
 from benches.compare.peers import burning, saved_configs
 from benches.compare.peers.peer import REPOSITORY_ROOT, LaunchContext, Peer, PeerUnavailable, run_command
 
@@ -71,6 +72,8 @@ class Penstock(Peer):
             **super().request_headers(launch),
             "x-gateway-api-key": GATEWAY_KEY,
             "x-gateway-config": CACHE_CONFIG if config == "kept" else f"pc-{config}",
+            # Other gateways store no bodies for the requests that are compared here.
+            **({"x-gateway-debug": "false"} if config in guarded.CONFIG_NAMES else {}),
         }
 
     def save_configs(self, launch: LaunchContext) -> None:
