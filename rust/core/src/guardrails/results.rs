@@ -1,11 +1,18 @@
 //! Results of hooks, as clients and logs see them.
 
-use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    borrow::Cow,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
-use serde_json::{Map, Value, json};
+use serde::Serialize;
+use serde_json::{
+    Map, Value, json,
+    value::{RawValue, to_raw_value},
+};
 use tokio::sync::Notify;
 
 use super::check::{CheckError, Stage};
@@ -35,7 +42,8 @@ pub enum ShownData {
 pub struct CheckResult {
     pub id: String,
     pub verdict: bool,
-    pub data: Value,
+    /// JSON, because it is only written: to the client and to the log, by another thread than the one that checks.
+    pub data: Box<RawValue>,
     pub error: Option<CheckError>,
     pub is_transformed: bool,
     pub fails_on_error: bool,
@@ -50,26 +58,55 @@ impl CheckResult {
         self.verdict || self.error.as_ref().is_some_and(|error| !error.is_failure && !self.fails_on_error)
     }
 
-    fn to_json(&self, extent: ShownData) -> Value {
-        let data = match extent {
-            ShownData::All => self.data.clone(),
+    /// Returns the data that a reader may see.
+    fn shown_data(&self, extent: ShownData) -> Option<Cow<'_, RawValue>> {
+        match extent {
+            ShownData::All => Some(Cow::Borrowed(&*self.data)),
             ShownData::WithoutTexts if TEXTLESS_CHECKS.contains(&self.id.as_str()) => {
-                let mut data = self.data.clone();
+                let mut data: Value = serde_json::from_str(self.data.get()).unwrap_or_default();
                 if let Some(fields) = data.as_object_mut() {
                     fields.shift_remove("textExcerpt");
                 }
-                data
+                Some(Cow::Owned(to_raw_value(&data).unwrap_or_default()))
             }
-            ShownData::WithoutTexts | ShownData::Nothing => Value::Null,
-        };
-        let mut json = json!({"data": data, "verdict": self.verdict, "id": self.id,
-            "execution_time": self.milliseconds, "transformed": self.is_transformed, "created_at": self.created_at,
-            "log": null, "fail_on_error": self.fails_on_error});
-        if let Some(error) = &self.error {
-            json["error"] = json!({"name": error.name, "message": error.message});
+            ShownData::WithoutTexts | ShownData::Nothing => None,
         }
-        json
     }
+
+    fn view(&self, extent: ShownData) -> CheckView<'_> {
+        CheckView {
+            data: self.shown_data(extent),
+            verdict: self.verdict,
+            id: &self.id,
+            execution_time: self.milliseconds,
+            transformed: self.is_transformed,
+            created_at: &self.created_at,
+            log: None,
+            fail_on_error: self.fails_on_error,
+            error: self.error.as_ref().map(|error| ErrorView { name: error.name, message: &error.message }),
+        }
+    }
+}
+
+/// Result of a check as JSON.
+#[derive(Serialize)]
+struct CheckView<'r> {
+    data: Option<Cow<'r, RawValue>>,
+    verdict: bool,
+    id: &'r str,
+    execution_time: u64,
+    transformed: bool,
+    created_at: &'r str,
+    log: Option<()>,
+    fail_on_error: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<ErrorView<'r>>,
+}
+
+#[derive(Serialize)]
+struct ErrorView<'r> {
+    name: &'r str,
+    message: &'r str,
 }
 
 /// Feedback that a hook adds to the trace.
@@ -116,31 +153,34 @@ impl HookResult {
 
     /// Returns the result as JSON. Without data, it contains no part of the texts.
     pub fn to_json(&self, extent: ShownData) -> Value {
-        if let Some(reason) = self.skipped {
-            let mut json = json!({"id": self.id, "type": self.kind, "skipped": true});
-            if !reason.is_empty() {
-                json["reason"] = reason.into();
-            }
-            if self.denies {
-                json["deny"] = true.into();
-            }
-            self.add_dry_run(&mut json);
-            return json;
-        }
-        let feedback = self.feedback.as_ref().map(|feedback| self.feedback_json(feedback));
-        let checks: Vec<_> = self.checks.iter().map(|check| check.to_json(extent)).collect();
-        let mut json = json!({"verdict": self.verdict, "id": self.id, "transformed": self.is_transformed,
-            "checks": checks, "feedback": feedback, "execution_time": self.milliseconds, "async": self.is_async,
-            "type": self.kind, "created_at": self.created_at, "deny": self.denies});
-        self.add_dry_run(&mut json);
-        json
+        serde_json::to_value(self.view(extent)).unwrap_or_default()
     }
 
-    fn add_dry_run(&self, json: &mut Value) {
-        if let Some(would_deny) = self.would_deny {
-            json["dry_run"] = true.into();
-            json["would_deny"] = would_deny.into();
+    fn view(&self, extent: ShownData) -> HookView<'_> {
+        let dry_run = DryRunView { dry_run: self.would_deny.map(|_| true), would_deny: self.would_deny };
+        if let Some(reason) = self.skipped {
+            return HookView::Skipped(SkippedHookView {
+                id: &self.id,
+                kind: self.kind,
+                skipped: true,
+                reason: Some(reason).filter(|reason| !reason.is_empty()),
+                deny: self.denies.then_some(true),
+                dry_run,
+            });
         }
+        HookView::Run(RunHookView {
+            verdict: self.verdict,
+            id: &self.id,
+            transformed: self.is_transformed,
+            checks: self.checks.iter().map(|check| check.view(extent)).collect(),
+            feedback: self.feedback.as_ref().map(|feedback| self.feedback_json(feedback)),
+            execution_time: self.milliseconds,
+            is_async: self.is_async,
+            kind: self.kind,
+            created_at: &self.created_at,
+            deny: self.denies,
+            dry_run,
+        })
     }
 
     /// Returns why the hook denies, for people: the names of its failed checks, or why it could not read the request or
@@ -166,6 +206,64 @@ impl HookResult {
         metadata.insert("erroredChecks".into(), ids(|check| check.error.is_some()));
         json!({"value": feedback.value, "weight": feedback.weight, "metadata": metadata})
     }
+}
+
+/// Result of a hook as JSON.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum HookView<'r> {
+    Run(RunHookView<'r>),
+    Skipped(SkippedHookView<'r>),
+}
+
+#[derive(Serialize)]
+#[allow(clippy::struct_excessive_bools, reason = "each flag is independent")]
+struct RunHookView<'r> {
+    verdict: bool,
+    id: &'r str,
+    transformed: bool,
+    checks: Vec<CheckView<'r>>,
+    feedback: Option<Value>,
+    execution_time: u64,
+    #[serde(rename = "async")]
+    is_async: bool,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    created_at: &'r str,
+    deny: bool,
+    #[serde(flatten)]
+    dry_run: DryRunView,
+}
+
+#[derive(Serialize)]
+struct SkippedHookView<'r> {
+    id: &'r str,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    skipped: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    deny: Option<bool>,
+    #[serde(flatten)]
+    dry_run: DryRunView,
+}
+
+/// Fields that only a hook with `dry_run` has.
+#[derive(Serialize)]
+struct DryRunView {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dry_run: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    would_deny: Option<bool>,
+}
+
+/// Results of all hooks as JSON, with the data that their reader may see. It is serialised without a copy of the data,
+/// because each request with guardrails does so for its client and for its log.
+#[derive(Serialize)]
+pub struct HookResultsView<'r> {
+    before_request_hooks: Vec<HookView<'r>>,
+    after_request_hooks: Vec<HookView<'r>>,
 }
 
 /// Shared results of all hooks of a request. Hooks still add results while the response is delivered, and later.
@@ -263,24 +361,32 @@ impl HookResults {
     }
 
     /// Returns the results for the log.
-    pub fn to_json(&self, shows_data: bool) -> Value {
-        let list = |stage| -> Vec<Value> {
+    pub fn log_view(&self, shows_data: bool) -> HookResultsView<'_> {
+        let list = |stage| {
             let extent = self.shown_data(stage, shows_data);
-            self.results_at(stage).iter().map(|result| result.to_json(extent)).collect()
+            self.results_at(stage).iter().map(|result| result.view(extent)).collect()
         };
-        json!({"before_request_hooks": list(Stage::Input), "after_request_hooks": list(Stage::Output)})
+        HookResultsView { before_request_hooks: list(Stage::Input), after_request_hooks: list(Stage::Output) }
     }
 
     /// Returns the results that a client sees: those of asynchronous hooks are only in the log. If the response was
     /// denied or changed, the data of its checks may hold text that the client must not see.
-    pub fn to_client_json(&self) -> Value {
+    pub fn client_view(&self) -> HookResultsView<'_> {
         let hides_data = self.after.iter().any(|result| result.denies || result.is_transformed);
-        let list = |stage, shows_data: bool| -> Vec<Value> {
+        let list = |stage, shows_data: bool| {
             let extent = self.shown_data(stage, shows_data);
             let results = self.results_at(stage).iter().filter(|result| !result.is_async);
-            results.map(|result| result.to_json(extent)).collect()
+            results.map(|result| result.view(extent)).collect()
         };
-        json!({"before_request_hooks": list(Stage::Input, !self.hides_request), "after_request_hooks": list(Stage::Output, !hides_data)})
+        HookResultsView {
+            before_request_hooks: list(Stage::Input, !self.hides_request),
+            after_request_hooks: list(Stage::Output, !hides_data),
+        }
+    }
+
+    /// Returns the results that a client sees.
+    pub fn to_client_json(&self) -> Value {
+        serde_json::to_value(self.client_view()).unwrap_or_default()
     }
 
     /// Returns true if clients see any result.

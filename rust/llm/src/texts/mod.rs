@@ -6,7 +6,7 @@ mod content;
 pub mod event;
 pub mod frames;
 pub mod json_text;
-mod repeated_keys;
+pub mod repeated_keys;
 mod request;
 mod response;
 pub mod stream;

@@ -5,7 +5,7 @@ use memchr::memchr2;
 use serde_json::Value;
 
 /// Returns true if an object in the JSON that `value` was parsed from has a key twice.
-pub(super) fn has_repeated_keys(json: &[u8], value: &Value) -> bool {
+pub fn has_repeated_keys(json: &[u8], value: &Value) -> bool {
     count_written_members(json) != count_members(value)
 }
 

@@ -97,6 +97,18 @@ impl ObjectWriter<'_> {
         drop(serde_json::to_writer(self.write_key(key), value));
     }
 
+    /// Writes a value with the general serialiser, unless its JSON is longer than `max_bytes`. Returns true if it was
+    /// written.
+    pub fn serialize_if_short(&mut self, key: &str, value: &impl Serialize, max_bytes: usize) -> bool {
+        let member_start = self.0.len();
+        let value_start = self.write_key(key).len();
+        let is_short = serde_json::to_writer(&mut *self.0, value).is_ok() && self.0.len() - value_start <= max_bytes;
+        if !is_short {
+            self.0.truncate(member_start);
+        }
+        is_short
+    }
+
     /// Writes a key. `key` must not need escaping.
     #[inline(always)]
     fn write_key(&mut self, key: &str) -> &mut Vec<u8> {

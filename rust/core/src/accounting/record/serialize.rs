@@ -220,10 +220,11 @@ fn write_hook_results(line: &mut ObjectWriter<'_>, log: &RequestLog, shows_data:
     if results.is_empty() {
         return;
     }
-    let json = results.to_json(shows_data && log.detail != Detail::MetricsOnly);
-    let is_short = json.to_string().len() <= MAX_HOOK_RESULT_BYTES;
-    let json = if is_short { json } else { results.to_json(false) };
-    line.serialize_value("hook_results", &json);
+    let shows_data = shows_data && log.detail != Detail::MetricsOnly;
+    let is_short = line.serialize_if_short("hook_results", &results.log_view(shows_data), MAX_HOOK_RESULT_BYTES);
+    if !is_short {
+        line.serialize_value("hook_results", &results.log_view(false));
+    }
 }
 
 fn write_full_record(

@@ -22,8 +22,12 @@ use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use penstock_llm::texts::{
-    TextPart, frames::StreamEncoding, has_token_numbers, request_texts, response_texts, stream::StreamTexts,
+use penstock_llm::{
+    json::edit::set_fields,
+    texts::{
+        TextPart, frames::StreamEncoding, has_token_numbers, repeated_keys::has_repeated_keys, request_texts,
+        response_texts, stream::StreamTexts,
+    },
 };
 use penstock_net::{ResponseBody, body::Body, memory_budget::BudgetedBytes};
 use serde_json::Value;
@@ -363,9 +367,10 @@ impl TargetHooks {
         let parse = move || {
             let body: Value = serde_json::from_slice(&copy).unwrap_or_default();
             let texts = if body.is_object() { response_texts(&body) } else { Vec::new() };
-            (body, texts)
+            let has_repeated_keys = body.is_object() && has_repeated_keys(&copy, &body);
+            (body, texts, has_repeated_keys)
         };
-        let (body, texts) = run_offloaded(bytes.len(), parse).await?;
+        let (body, texts, has_repeated_keys) = run_offloaded(bytes.len(), parse).await?;
         if !has_known_texts(&texts) && is_pending(&body) {
             return self.conclude_pending(executor, response, bytes).await;
         }
@@ -376,7 +381,8 @@ impl TargetHooks {
         if let Some(denied_by) = denied_by {
             return Ok(self.deny(executor.state, &denied_by, response.api_format));
         }
-        let changed = run.is_changed.then(|| run.subject.response.clone());
+        // A client may read a repeated key differently from these hooks, so it gets the JSON that they read.
+        let changed = (run.is_changed || has_repeated_keys).then(|| run.subject.response.clone());
         self.append_results(&mut response, bytes, changed).await?;
         Ok(response)
     }
@@ -538,25 +544,25 @@ impl TargetHooks {
         bytes: Bytes,
         changed: Option<Value>,
     ) -> Result<()> {
-        let (results, has_visible, has_failed) = {
+        let (results, has_failed) = {
             let results = self.results.lock();
-            (results.to_client_json(), results.has_visible(), results.has_failed())
+            let shown = results.has_visible().then(|| serde_json::to_vec(&results.client_view()).unwrap_or_default());
+            (shown, results.has_failed())
         };
         if has_failed && response.is_success() {
             response.incoming.head.status = FAILED_STATUS;
         }
-        if changed.is_none() && !has_visible {
+        if changed.is_none() && results.is_none() {
             response.incoming.body = ResponseBody::from_bytes(bytes);
             return Ok(());
         }
         let length = bytes.len();
         let body = run_offloaded(length, move || {
-            let body = changed.or_else(|| serde_json::from_slice(&bytes).ok());
-            let Some(Value::Object(mut fields)) = body else { return bytes };
-            if has_visible {
-                fields.insert("hook_results".to_owned(), results);
-            }
-            Value::Object(fields).to_string().into_bytes().into()
+            let changed = changed.filter(Value::is_object).map(|body| Bytes::from(body.to_string()));
+            let body = changed.unwrap_or(bytes);
+            let Some(results) = results else { return body };
+            let field = ("hook_results".to_owned(), results.into_boxed_slice());
+            set_fields(&body, &[], &[field]).map_or(body, Bytes::from)
         })
         .await?;
         let head = &mut response.incoming.head;

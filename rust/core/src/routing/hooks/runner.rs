@@ -2,12 +2,16 @@
 
 use std::{
     sync::{Arc, LazyLock},
-    time::{Instant, SystemTime},
+    time::{Instant, SystemTime, UNIX_EPOCH},
 };
 
 use futures_util::future::join_all;
+use penstock_llm::timestamp::format_rfc3339_millis;
 use penstock_net::Upstream;
-use serde_json::{Value, json};
+use serde_json::{
+    Value, json,
+    value::{RawValue, to_raw_value},
+};
 
 use super::{
     external::{GatewayHosts, call_host},
@@ -233,7 +237,7 @@ pub fn new_check_result(check: &CompiledCheck, verdict: bool, data: Value) -> Ch
     CheckResult {
         id: check.id.clone(),
         verdict,
-        data,
+        data: shorten(data),
         error: None,
         is_transformed: false,
         fails_on_error: check.fails_on_error,
@@ -274,13 +278,13 @@ async fn run_hook(
         outcomes
     };
     let mut changes = Vec::new();
-    for (index, outcome, milliseconds) in outcomes {
+    for (index, mut outcome, milliseconds) in outcomes {
         let check = &hook.checks[index].check;
         result.checks.push(CheckResult {
             error: outcome.error.clone(),
             is_transformed: outcome.change.is_some(),
             milliseconds,
-            ..new_check_result(check, outcome.verdict, shorten(outcome.data.clone()))
+            ..new_check_result(check, outcome.verdict, std::mem::take(&mut outcome.data))
         });
         changes.push((result.checks.len() - 1, outcome));
     }
@@ -319,13 +323,13 @@ const MAX_DATA_TEXT_CHARS: usize = 500;
 const MAX_DATA_BYTES: usize = 16 * 1024;
 
 /// Returns the data of a result without long texts. A match or a JSON object may be as long as the body.
-fn shorten(mut data: Value) -> Value {
+fn shorten(mut data: Value) -> Box<RawValue> {
     shorten_texts(&mut data);
-    if data.to_string().len() > MAX_DATA_BYTES {
-        json!({"explanation": "the data are too long to be shown"})
-    } else {
-        data
+    let json = to_raw_value(&data).unwrap_or_default();
+    if json.get().len() <= MAX_DATA_BYTES {
+        return json;
     }
+    to_raw_value(&json!({"explanation": "the data are too long to be shown"})).unwrap_or_default()
 }
 
 fn shorten_texts(data: &mut Value) {
@@ -343,7 +347,8 @@ fn shorten_texts(data: &mut Value) {
 }
 
 fn now() -> String {
-    humantime::format_rfc3339_millis(SystemTime::now()).to_string()
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    String::from_utf8_lossy(&format_rfc3339_millis(since_1970)).into_owned()
 }
 
 async fn run_check(
