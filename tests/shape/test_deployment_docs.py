@@ -154,11 +154,11 @@ def test_commands_of_compose_start_nothing_that_fills_the_store(page: str):
 
 @pytest.mark.parametrize("page", ["docs/deploy-containers.md", "docs/deploy-kubernetes.md", "docs/deploy-server.md"])
 def test_each_way_to_run_the_gateway_shows_how_to_back_up_and_restore_through_pipes(page: str):
-    found = [words for block in blocks(page, "sh") for words in gateway_commands(block)]
-    assert ["backup", "-"] in found
+    gateway_words = [words for block in blocks(page, "sh") for words in gateway_commands(block)]
+    assert ["backup", "-"] in gateway_words
     attached = [words for words in commands(page) if words[:2] == ["kubectl", "attach"]]
     # In Kubernetes, the chart starts `restore -`.
-    assert ["restore", "-"] in found or attached
+    assert ["restore", "-"] in gateway_words or attached
 
 
 def test_memory_bounds_of_the_page_are_those_of_the_settings():

@@ -106,12 +106,12 @@ def iter_conditions() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def examples() -> dict[str, dict[str, Any]]:
-    found = dict(iter_conditions())
+    configs = dict(iter_conditions())
     for key, schema in CONFIG.items():
-        found.update(
+        configs.update(
             iter_examples(schema, key, SURROUNDINGS.get(key, lambda value, key=key: {"provider": "openai", key: value}))
         )
-    return found
+    return configs
 
 
 EXAMPLES = examples()

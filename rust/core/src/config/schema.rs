@@ -130,10 +130,10 @@ fn provider_options() -> Vec<(String, Value)> {
             ValueFormat::JsonObject => "#/$defs/document",
             ValueFormat::Boolean => "#/$defs/flag",
         };
-        let named = slugs.iter().take(MAX_NAMED_PROVIDERS).copied().collect::<Vec<_>>().join(", ");
+        let listed = slugs.iter().take(MAX_NAMED_PROVIDERS).copied().collect::<Vec<_>>().join(", ");
         let more = slugs.len().saturating_sub(MAX_NAMED_PROVIDERS);
         let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
-        (name, json!({"$ref": kind, "description": format!("option of {named}{rest}")}))
+        (name, json!({"$ref": kind, "description": format!("option of {listed}{rest}")}))
     };
     options.into_iter().map(describe).collect()
 }
