@@ -36,6 +36,7 @@ PAGES_TESTED_ELSEWHERE = {
     "docs/migrate-from-tensorzero.md": "tests/unit/imports",
     "docs/prompt-files.md": "tests/integration/test_prompt_files.py",
     "docs/quickstart.md": "tests/e2e/test_wheel.py",
+    "docs/adr/0008-wheels-per-python-version.md": "benches/test_border.py",
     "docs/comparison.md": "benches/compare",
     "docs/architecture/providers-and-translation.md": "rust/llm/tests",
 }

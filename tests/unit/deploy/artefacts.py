@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 DEPLOY = ROOT / "deploy"
 # Variables that are no settings: those of the command line, and those of the Compose file alone.
-OTHER_VARIABLES = {"PENSTOCK_CONFIG", "PENSTOCK_IMAGE", "PENSTOCK_PORT"}
+OTHER_VARIABLES = {"PENSTOCK_CONFIG", "PENSTOCK_COMMIT", "PENSTOCK_IMAGE", "PENSTOCK_PORT"}
 # Programs that start the gateway, or another command of it, in a container.
 CONTAINER_PROGRAMS = {"docker", "podman", "kubectl"}
 # Seconds that the processes need after the drain time, before the supervisor has ended.
@@ -98,6 +98,8 @@ def check_command(words: list[str], *, is_complete: bool = True) -> None:
     while isinstance(command, click.Group):
         assert rest or not is_complete, f"{words}: a subcommand is missing"
         if not rest:
+            return
+        if rest[0] == "--version":
             return
         assert rest[0] in command.commands, f"{words}: no such command: {rest[0]}"
         command = command.commands[rest.pop(0)]
