@@ -157,6 +157,8 @@ def test_checks_of_the_operations_page_succeed(tmp_path: Path):
     assert "penstock.toml is good" in shell.run(one_block(page, "penstock check"))
     printed = shell.run(one_block(page, "penstock doctor"))
     displayed = page_examples(page, "")[0].text
+    migrations = {path.stem for path in (ROOT / "python/penstock/store/migrations/versions").glob("*.py")}
+    assert set(re.findall(r"\b\d{4}_\w+", displayed)) <= migrations
     # The page and the command name the same checks.
     names = set(re.findall(r"^(?:ok|WARNING|FAILED) +([\w ]+):", displayed, re.MULTILINE))
     assert len(names) >= 3

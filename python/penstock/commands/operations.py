@@ -35,8 +35,8 @@ ARCHIVE = click.Path(dir_okay=False, allow_dash=True, path_type=Path)
 def doctor(config: str | None, *, offline: bool, as_json: bool) -> None:
     """Check everything that a gateway needs, and say what to do about what is missing.
 
-    Checks the settings, open files, folders, port, store, master key, Redis, log store, buckets, clocks and the hosts of
-    providers. Run it as the user of the gateway, with the same environment. The exit status is 1 if a check failed.
+    Checks the settings, open files, folders, port, certificate, store, master key, Redis, log store, buckets, clocks and
+    the hosts of providers. Run it as the user of the gateway, with the same environment. The exit status is 1 if a check failed.
     """
     settings = load_local_settings(config)
     from penstock.jobs.doctor import examine  # noqa: PLC0415 - the other commands do not need it
