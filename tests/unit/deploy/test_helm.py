@@ -13,6 +13,7 @@ import pytest
 
 from penstock import __version__
 from penstock.snapshot.build import build_valid_snapshot
+from tests.shape.repository import ROOT
 from tests.unit.deploy.artefacts import (
     DEPLOY,
     SECONDS_AFTER_DRAIN,
@@ -92,8 +93,11 @@ def test_chart_has_the_version_of_the_gateway():
     assert (chart["version"], chart["appVersion"]) == (__version__, __version__)
 
 
-def test_there_are_values_for_six_or_more_ways_to_run_it():
+def test_there_are_values_for_twelve_ways_to_run_it():
     names = {path.stem for path in VALUES_FILES}
+    assert len(names) >= 12
+    page = (ROOT / "docs/deploy-kubernetes.md").read_text()
+    assert not [name for name in names if f"`{name}.yaml`" not in page]
     assert names >= {"minimal", "ha", "pvc", "external-secrets", "sub-path-ingress", "openshift", "tls"}
 
 
@@ -374,6 +378,14 @@ def test_ipv6_address_and_options_are_rendered():
     assert "lifecycle" not in container
     (scaler,) = find(objects, "HorizontalPodAutoscaler")
     assert scaler["spec"]["scaleTargetRef"]["name"] == workload["metadata"]["name"]
+
+
+@needs_helm
+def test_pods_reach_no_service_that_gives_credentials_of_a_cloud():
+    (policy,) = find(render(KEYS), "NetworkPolicy")
+    blocks = [peer["ipBlock"] for rule in policy["spec"]["egress"] for peer in rule.get("to", []) if "ipBlock" in peer]
+    blocked = {address for block in blocks for address in block["except"]}
+    assert blocked >= {"169.254.169.254/32", "169.254.170.23/32", "fd00:ec2::254/128", "fd00:ec2::23/128"}
 
 
 # ── values with which the pods would not start, or would not be reached ─────────────────────────────────────────────
