@@ -184,7 +184,7 @@ def test_end_of_the_certificate_is_reported(
     files = {"CERTIFICATE": tmp_path / "tls.crt", "KEY": tmp_path / "tls.key"}
     settings = load(tmp_path, **{f"PENSTOCK_SERVER_TLS_{name}_FILE": str(file) for name, file in files.items()})
     now = time.time() - (days - 1) * 24 * 3600
-    monkeypatch.setattr(doctor.time, "time", lambda: now)
+    monkeypatch.setattr("penstock.jobs.doctor.time.time", lambda: now)
     (actual,) = doctor._check_certificate(settings)
     assert (actual.status, words in actual.message) == (status, True)
 
