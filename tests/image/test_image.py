@@ -128,7 +128,11 @@ def test_backup_goes_through_pipes_into_another_volume(builder: ImageBuilder, ro
     # The master key is not in the archive. It belongs to the user of the container.
     for name in ("penstock-data", "penstock-data/penstock.key"):
         source, target = old.volume / name, new.volume / name
-        target.mkdir(mode=0o700) if source.is_dir() else target.write_bytes(source.read_bytes())
+        if source.is_dir():
+            target.mkdir(mode=0o700)
+        else:
+            target.write_bytes(source.read_bytes())
+            target.chmod(0o600)
         os.chown(target, 65532, 0)
     restored = new.pipe("restore", "-", data=backup.stdout)
     assert restored.returncode == 0, restored.stderr
