@@ -78,21 +78,25 @@ def bodies_with_examples() -> dict[str, tuple[str, str, dict[str, Any]]]:
 
 
 BODIES = list(bodies_with_examples().values())
+# Every integer is also a number, so that `oneOf` would reject it.
+COMPONENTS = json.loads(json.dumps(DESCRIPTION["components"]).replace("oneOf", "anyOf"))
+
+
+@pytest.fixture(scope="module")
+def example_workspace(admin: Client) -> str:
+    return admin.create("/v1/admin/workspaces", {"name": "Examples"})["slug"]
 
 
 @pytest.mark.parametrize(("verb", "path", "content"), BODIES, ids=[f"{verb} {path}" for verb, path, _ in BODIES])
-def test_example_of_every_body_is_accepted(admin: Client, verb: str, path: str, content: dict[str, Any]):
-    # Every integer is also a number, so that `oneOf` would reject it.
-    schema = json.loads(
-        json.dumps({**content["schema"], "components": DESCRIPTION["components"]}).replace("oneOf", "anyOf")
-    )
-    assert [str(error) for error in jsonschema_rs.validator_for(schema).iter_errors(content["example"])] == []
-    workspace = admin.create("/v1/admin/workspaces", {"name": f"{verb} {path}"[:60]})["slug"]
-    body = json.dumps(content["example"]).replace(EXAMPLE_WORKSPACE, workspace)
-    url = re.sub(
-        r"\{sub_kind\}", "user" if "user_id" in content["example"] else "service", path.replace("{kind}", "workspace")
-    )
-    response = admin.send(verb.upper(), re.sub(r"\{\w+\}", EXAMPLE_ID, url), json.loads(body))
+def test_example_of_every_body_is_accepted(
+    admin: Client, example_workspace: str, verb: str, path: str, content: dict[str, Any]
+):
+    validator = jsonschema_rs.validator_for({**content["schema"], "components": COMPONENTS})
+    assert [str(error) for error in validator.iter_errors(content["example"])] == []
+    body = json.loads(json.dumps(content["example"]).replace(EXAMPLE_WORKSPACE, example_workspace))
+    kind = {"kind": "workspace", "sub_kind": "service"}
+    url = re.sub(r"\{(\w+)\}", lambda match: kind.get(match[1], EXAMPLE_ID), path)
+    response = admin.send(verb.upper(), url, body)
     # What an example names need not exist, and some bodies need another caller. But none is malformed.
     assert response.status in {200, 401, 403, 404, 409, 412}, response.body
 
