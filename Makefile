@@ -136,6 +136,10 @@ test-image: wheel $(STAMPS)/test ## build the container image from the wheel, an
 	@.ci/debian buildah=buildah mmdebstrap=mmdebstrap
 	@DIST=$(DIST) $(BIN)/python -m pytest tests/image -m image --capture=no $(ARGS)
 
+.PHONY: test-release
+test-release: $(STAMPS)/test ## the files of `make release`: the sdist builds a wheel, the wheel is small and starts quickly
+	@DIST=$(DIST) $(BIN)/python -m pytest tests/release -m release --capture=no $(ARGS)
+
 # The engine's tests wait for sockets and timers for two thirds of their time, so more threads than cores are faster.
 .PHONY: test-rust
 test-rust: $(STAMPS)/toolchain $(STAMPS)/debian $(VENV) ## the Rust tests
@@ -145,7 +149,7 @@ test-rust: $(STAMPS)/toolchain $(STAMPS)/debian $(VENV) ## the Rust tests
 .PHONY: test-python
 test-python: build test-installs ## the Python and Node tests; ARGS go to pytest
 	$(SAY) 'Python tests: shape, unit, integration, end to end with the SDKs of Python and Node'
-	@$(BIN)/python -m pytest -m 'not figures and not image' --numprocesses=3 --dist=loadfile --no-loadscope-reorder --durations=20 --durations-min=10 $(ARGS)
+	@$(BIN)/python -m pytest -m 'not figures and not image and not release' --numprocesses=3 --dist=loadfile --no-loadscope-reorder --durations=20 --durations-min=10 $(ARGS)
 
 .PHONY: check
 check: build $(STAMPS)/test ## formatting, lints, types, layers, clippy on all targets

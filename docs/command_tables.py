@@ -29,7 +29,7 @@ EXIT_CODES = """## Exit codes
 |---|---|
 | 0 | done |
 | 1 | it failed; the message on standard error says why, and often what to do |
-| 2 | an option or argument is wrong; `penstock apply --dry-run`: there are changes |
+| 2 | an option or argument is wrong; `penstock apply --dry-run` and `penstock prompts diff`: there are changes |
 | 3 | `penstock import`: something in the source is not supported; `--allow` accepts that |"""
 
 

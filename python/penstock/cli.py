@@ -216,13 +216,14 @@ def migrate(config: str | None, wait: float, *, as_json: bool) -> None:
     metavar="SECONDS",
     help="Time limit of the whole check.",
 )
+@click.option("--certificate", metavar="FILE", help="Accept only this certificate (PEM), whatever name it is for.")
 @JSON_OPTION
-def health(url: str | None, config: str | None, timeout: float, as_json: bool) -> None:
+def health(url: str | None, config: str | None, timeout: float, certificate: str | None, as_json: bool) -> None:
     """Report if the gateway is ready for requests; the exit status is 0 if it is, and 1 if not."""
     from penstock import health_check
 
-    address, certificate = (url, None) if url else find_gateway_url(config)
-    result = health_check.check_health(address, timeout, certificate)
+    address, own_certificate = (url, None) if url else find_gateway_url(config)
+    result = health_check.check_health(address, timeout, certificate or own_certificate)
     if as_json:
         print_json({"ready": result.is_ready, "message": result.message})
     else:

@@ -32,16 +32,16 @@ class Container:
         self.config = builder.read_config()
         self.port = free_port()
         self._root, self._folder, self._user = root, folder, user or self.config["User"]
-        self._volume = folder / "volume"
-        if not self._volume.exists():
-            self._volume.mkdir()
-            os.chown(self._volume, 65532, 0)
-            self._volume.chmod(0o770)
+        self.volume = folder / "volume"
+        if not self.volume.exists():
+            self.volume.mkdir()
+            os.chown(self.volume, 65532, 0)
+            self.volume.chmod(0o770)
 
     def command(self, *words: str, config: dict[str, Any] | None = None) -> list[str]:
         mount_point = self._folder / "root"
         mount_point.mkdir(exist_ok=True)
-        return container_command(config or self.config, self._root, self._volume, mount_point, *words, user=self._user)
+        return container_command(config or self.config, self._root, self.volume, mount_point, *words, user=self._user)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -59,6 +59,10 @@ class Container:
             timeout=60,
             env=self.environment,
         )
+
+    def pipe(self, *words: str, data: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+        command, environ = self.command(*words), self.environment
+        return subprocess.run(command, check=False, capture_output=True, timeout=60, env=environ, input=data)
 
     def serve(self, log: Path) -> Program:
         program = Program(self.command(), log, env=self.environment, cwd=self._folder)
@@ -112,6 +116,28 @@ def test_serves_without_rights_and_keeps_its_data_in_the_volume(
         assert "admin key" not in program.read_output()
     finally:
         program.kill()
+
+
+def test_backup_goes_through_pipes_into_another_volume(builder: ImageBuilder, root: Path, tmp_path: Path):
+    (tmp_path / "old").mkdir()
+    (tmp_path / "new").mkdir()
+    old, new = (Container(builder, root, tmp_path / name, "") for name in ("old", "new"))
+    assert old.run("init").returncode == 0
+    backup = old.pipe("backup", "-")
+    assert backup.returncode == 0, backup.stderr
+    # The master key is not in the archive. It belongs to the user of the container.
+    for name in ("penstock-data", "penstock-data/penstock.key"):
+        source, target = old.volume / name, new.volume / name
+        if source.is_dir():
+            target.mkdir(mode=0o700)
+        else:
+            target.write_bytes(source.read_bytes())
+            target.chmod(0o600)
+        os.chown(target, 65532, 0)
+    restored = new.pipe("restore", "-", data=backup.stdout)
+    assert restored.returncode == 0, restored.stderr
+    assert restored.stdout.startswith(b"restored ")
+    assert new.run("init").stdout.startswith("the store is ready")
 
 
 def test_has_no_shell_and_no_package_manager(root: Path):

@@ -125,6 +125,19 @@ def test_serves_data_plane_management_and_console_over_tls_alone(tls: TlsGateway
     assert (done.returncode, done.stdout) == (0, f"ready: https://127.0.0.1:{tls.port}/ready\n"), done.stderr
 
 
+def test_health_check_by_another_name_accepts_the_named_certificate_alone(tls: TlsGateway):
+    # The certificate is for 127.0.0.1.
+    command = [sys.executable, "-m", "penstock", "health", "--url", f"https://localhost:{tls.port}"]
+    write_certificate(tls.folder / "other.crt", tls.folder / "other.key", "other")
+    statuses = [
+        subprocess.run(
+            [*command, *options], check=False, capture_output=True, timeout=SECONDS, cwd=tls.folder
+        ).returncode
+        for options in ([], ["--certificate", "other.crt"], ["--certificate", "none.crt"], ["--certificate", "tls.crt"])
+    ]
+    assert statuses == [1, 1, 1, 0]
+
+
 def test_offers_http2_and_rejects_old_versions_of_tls(provider: Mock, tmp_path: Path):
     gateway = TlsGateway(tmp_path, provider, tls_min_version="1.3")
     try:

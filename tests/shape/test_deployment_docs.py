@@ -13,11 +13,13 @@ import pytest
 from penstock.settings import Settings
 from penstock.snapshot.build import build_valid_snapshot
 from tests.certificates import with_certificate
+from tests.doc_examples import DOCUMENTS, FENCE_PATTERN
 from tests.shape.repository import ROOT, read_text
 from tests.unit.deploy.artefacts import (
     DEPLOY,
     check_command,
     find_unknown_settings,
+    gateway_commands,
     load_text,
     needs_helm,
     read_yaml,
@@ -92,15 +94,10 @@ def test_settings_file_of_the_container_is_valid(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page != "docs/sizing.md"])
-def test_commands_of_examples_exist(page: str):
+def test_files_and_values_of_examples_exist(page: str):
     actual = commands(page)
     assert actual
     for words in actual:
-        # In a container or on a server, the command comes after the program that starts it.
-        if words[0] in {"penstock", "penstock_run", "/opt/penstock/bin/penstock"}:
-            check_command(words[1:])
-        elif words[:2] == ["podman", "exec"]:
-            check_command(words[words.index("penstock", 3) + 1 :])
         for option, value in itertools.pairwise(words):
             if option in {"-f", "--file"}:
                 assert (ROOT / value).is_file(), words
@@ -108,6 +105,60 @@ def test_commands_of_examples_exist(page: str):
                 value_at(value.partition("=")[0])
         sources = [word for word in words if word.startswith("deploy/")]
         assert all((ROOT / source).exists() for source in sources), words
+
+
+@pytest.mark.parametrize(
+    "page", [*DOCUMENTS, "README.md", "RELEASE.md", "CONTRIBUTING.md", "deploy/helm/penstock/README.md"]
+)
+def test_commands_of_the_gateway_have_options_and_arguments_that_exist(page: str):
+    text = read_text(page)
+    inline = re.findall(r"`((?:\S+/)?penstock(?:_run)? (?!COMMAND)[^`]+)`", FENCE_PATTERN.sub("", text))
+    examples = [(block, True) for block in blocks(page, "sh")]
+    for example, is_complete in [*examples, *((line.replace("\n", " "), False) for line in inline)]:
+        for words in gateway_commands(example):
+            check_command(words, is_complete=is_complete)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("penstock check a.toml # why", ["check", "a.toml"]),
+        ("A=b /opt/penstock/bin/penstock health; echo 1", ["health"]),
+        ("until penstock health; do sleep 1; done", ["health"]),
+        ("docker compose run --rm -T --no-deps penstock restore - < penstock.zip", ["restore", "-"]),
+        ("kubectl exec deployment/penstock -- penstock backup - > penstock.zip", ["backup", "-"]),
+        ("podman run --name penstock \\\n  --volume penstock:/x penstock", ["serve"]),
+    ],
+)
+def test_commands_are_found_behind_the_programs_that_start_them(line: str, expected: list[str]):
+    assert list(gateway_commands(line)) == [expected]
+
+
+@pytest.mark.parametrize(
+    "words", ["keys", "keys made x", "keys create", "health --uri x", "completion tcsh", "check a b"]
+)
+def test_incomplete_and_unknown_commands_are_noticed(words: str):
+    with pytest.raises(AssertionError, match=words.split(maxsplit=1)[0]):
+        check_command(words.split())
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_of_compose_start_nothing_that_fills_the_store(page: str):
+    """`prepare` creates an organisation, and then a restore refuses the store."""
+    services = read_yaml(DEPLOY / "compose/compose.yaml")["services"]
+    for words in commands(page):
+        if words[:3] == ["docker", "compose", "run"]:
+            (service,) = [word for word in words if word in services][:1]
+            assert "prepare" not in services[service].get("depends_on", {}) or "--no-deps" in words, words
+
+
+@pytest.mark.parametrize("page", ["docs/deploy-containers.md", "docs/deploy-kubernetes.md", "docs/deploy-server.md"])
+def test_each_way_to_run_the_gateway_shows_how_to_back_up_and_restore_through_pipes(page: str):
+    gateway_words = [words for block in blocks(page, "sh") for words in gateway_commands(block)]
+    assert ["backup", "-"] in gateway_words
+    attached = [words for words in commands(page) if words[:2] == ["kubectl", "attach"]]
+    # In Kubernetes, the chart starts `restore -`.
+    assert ["restore", "-"] in gateway_words or attached
 
 
 def test_memory_bounds_of_the_page_are_those_of_the_settings():

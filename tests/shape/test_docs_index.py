@@ -57,6 +57,10 @@ INDEX_SEARCHES = {
     "quotas": "policies", "RBAC": "users-and-roles", "readiness": "deploy-kubernetes",
     "rotate the master key": "operations", "schema migration": "upgrade", "self-hosted models": "providers/openai-compatible",
     "spend limit": "policies", "SSO": "tokens", "Swagger": "management", "throttling": "limits", "tool calling": "translation",
+    "error codes": "errors", "rollback": "upgrade", "chargeback": "cost-tracking", "cost per": "cost-tracking", "threat model": "security-model",
+    "multi-tenant": "security-model", "environment variables": "settings", "load test": "sizing", "web UI": "console",
+    "JSON mode": "translation", "image generation": "routes", "PodDisruptionBudget": "deploy-kubernetes", "pip": "quickstart",
+    "redact": "guardrail-recipes",
     "traceparent": "clients", "traffic split": "load-balancing", "Vault": "security-model", "413": "troubleshooting", "504": "troubleshooting",
 }  # fmt: skip
 

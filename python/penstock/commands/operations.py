@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 CONFIG_OPTION = click.option("--config", metavar="FILE", help="Settings file. [default: ./penstock.toml if there]")
 MARKS = {"ok": "ok", "warning": "WARNING", "failed": "FAILED", "skipped": "skipped"}
 SHELLS = ("bash", "zsh", "fish")
+ARCHIVE = click.Path(dir_okay=False, allow_dash=True, path_type=Path)
 
 
 @click.command(epilog="Example: penstock doctor --config penstock.toml --json")
@@ -34,8 +35,8 @@ SHELLS = ("bash", "zsh", "fish")
 def doctor(config: str | None, *, offline: bool, as_json: bool) -> None:
     """Check everything that a gateway needs, and say what to do about what is missing.
 
-    Checks the settings, open files, folders, port, store, master key, Redis, log store, buckets, clocks and the hosts of
-    providers. Run it as the user of the gateway, with the same environment. The exit status is 1 if a check failed.
+    Checks the settings, open files, folders, port, certificate, store, master key, Redis, log store, buckets, clocks and
+    the hosts of providers. Run it as the user of the gateway, with the same environment. The exit status is 1 if a check failed.
     """
     settings = load_local_settings(config)
     from penstock.jobs.doctor import examine  # noqa: PLC0415 - the other commands do not need it
@@ -60,14 +61,18 @@ def _print_findings(findings: list[Finding]) -> None:
 
 @click.command(epilog="Example: penstock backup /backups/penstock.zip")
 @CONFIG_OPTION
-@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("file", type=ARCHIVE)
 @click.option("--logs", "with_logs", is_flag=True, help="Include the embedded log store; the gateway must be stopped.")
 @JSON_OPTION
 def backup(config: str | None, file: Path, *, with_logs: bool, as_json: bool) -> None:
-    """Write the store and the uploaded files to a new ZIP file. The gateway may go on.
+    """Write the store and the uploaded files to a new ZIP file; `-` is standard output. The gateway may go on.
 
     The master key is not in it: keep it elsewhere, because without it no stored credential can be decrypted.
     """
+    is_piped = str(file) == "-"
+    if is_piped and as_json:
+        message = "--json cannot be used if the backup goes to standard output; hint: name a file"
+        raise click.UsageError(message)
     settings = load_local_settings(config)
     from penstock.jobs.backup import write_backup  # noqa: PLC0415 - loads slowly
 
@@ -78,7 +83,9 @@ def backup(config: str | None, file: Path, *, with_logs: bool, as_json: bool) ->
         print_json({"file": str(file), "tables": done.tables, "rows": rows, "files": done.files, "logs": done.logs})
     else:
         click.echo(
-            f"{file}: {rows:,} rows of {len(done.tables)} tables, {done.files:,} files, {done.logs:,} files of logs"
+            f"{'standard output' if is_piped else file}: {rows:,} rows of {len(done.tables)} tables, "
+            f"{done.files:,} files, {done.logs:,} files of logs",
+            err=is_piped,
         )
     if settings.files.store != "folder":
         click.echo(f"not included: uploaded files, because they are in {settings.files.store}", err=True)
@@ -89,10 +96,10 @@ def backup(config: str | None, file: Path, *, with_logs: bool, as_json: bool) ->
 
 @click.command(epilog="Example: penstock restore /backups/penstock.zip")
 @CONFIG_OPTION
-@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("file", type=ARCHIVE)
 @JSON_OPTION
 def restore(config: str | None, file: Path, *, as_json: bool) -> None:
-    """Restore a backup into an empty store, and migrate it to this release.
+    """Restore a backup into an empty store, and migrate it to this release; `-` reads standard input.
 
     Copy the master key to its file first. The store may be of another kind: a backup of SQLite can be restored in
     PostgreSQL. Existing organisations and files are never overwritten.

@@ -361,7 +361,7 @@ def delete_key(url: str, api_key: str, key_id: str, *, as_json: bool) -> None:
 
 @click.group()
 def config() -> None:
-    """List, show and save routing configs."""
+    """List, show, save and delete routing configs."""
 
 
 @config.command("list", epilog="Example: penstock config list --json")
@@ -412,6 +412,15 @@ def save_config(
             return {"slug": slug, **saved}
         body = {"name": name, "config": content, **({"workspace_id": workspace} if workspace else {})}
         return remote.request("POST", "/v1/configs", body)
+
+
+@config.command("delete", epilog="Example: penstock config delete pc-main-1f2e3d")
+@with_connection_options
+@click.argument("slug")
+@JSON_OPTION
+def delete_config(url: str, api_key: str, slug: str, *, as_json: bool) -> None:
+    """Delete a config that no key uses as its default any more."""
+    _delete((url, api_key), "/v1/configs", slug, as_json=as_json)
 
 
 COMMANDS = (workspaces, users, integrations, providers, keys, config, audit)

@@ -28,6 +28,8 @@ AWS_OPTIONS = {
     "aws_region_name": "aws_region",
     "aws_role_name": "aws_role_arn",
     "aws_external_id": "aws_external_id",
+    "aws_batch_role_arn": "aws_batch_role_arn",
+    "s3_bucket_name": "aws_s3_bucket",
 }
 AWS_SECRETS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
 AWS_MANUAL = {
@@ -35,6 +37,9 @@ AWS_MANUAL = {
     "aws_profile_name": "profiles of AWS are not read; set the keys or the role of the integration",
     "aws_web_identity_token": "use the identity of the machine: aws_auth_type serviceRole and identity.… settings",
     "aws_sts_endpoint": "set aws_sts_endpoint in the config",
+    "s3_region_name": "the bucket of batches is in the region of the integration",
+    "s3_access_key_id": "batches use the credentials of the integration",
+    "s3_secret_access_key": "batches use the credentials of the integration",
     "aws_bedrock_client": "set the keys or the role of the integration",
 }
 ENTRA_OPTIONS = {

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
+import sys
+import tempfile
 import zipfile
 import zlib
 from contextlib import contextmanager
@@ -23,6 +26,8 @@ MANIFEST, TABLES_DIR, FILES_DIR, LOGS_DIR = "manifest.json", "tables", "files", 
 # Size of the chunks in which files are copied.
 CHUNK_BYTES = 1024 * 1024
 MAX_MANIFEST_BYTES = 1024 * 1024
+# As a file: standard output of a backup, standard input of a restore.
+STANDARD_STREAM = Path("-")
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,14 +53,20 @@ class BackupSource(msgspec.Struct, frozen=True):
 
 @contextmanager
 def create_archive(path: Path) -> Generator[zipfile.ZipFile]:
-    """Yields a new ZIP file with mode 0600. The file has a temporary name until it is complete."""
+    """Yields a new ZIP file with mode 0600, or one that is written to standard output for `-`. A file has a temporary
+    name until it is complete.
+    """
+    if path == STANDARD_STREAM:
+        with _write_to_standard_output() as archive:
+            yield archive
+        return
     if path.exists():
         message = f"{str(path)!r} exists; hint: choose another name"
         raise SettingsError(message)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with os.fdopen(_create_private(draft), "wb") as opened:
-            with zipfile.ZipFile(opened, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
+            with _zip_into(opened) as archive:
                 yield archive
             opened.flush()
             os.fsync(opened.fileno())
@@ -68,17 +79,58 @@ def create_archive(path: Path) -> Generator[zipfile.ZipFile]:
 
 
 @contextmanager
-def open_archive(path: Path) -> Generator[zipfile.ZipFile]:
-    """Yields a backup for reading. Raises `SettingsError` if it cannot be read, or is damaged."""
+def _write_to_standard_output() -> Generator[zipfile.ZipFile]:
+    if sys.stdout.isatty():
+        message = "standard output is a terminal; hint: penstock backup - > penstock.zip"
+        raise SettingsError(message)
     try:
-        with zipfile.ZipFile(path) as archive:
+        with _zip_into(sys.stdout.buffer) as archive:
+            yield archive
+        sys.stdout.buffer.flush()
+    except OSError as error:
+        message = f"cannot write to standard output: {error.strerror or error}"
+        raise SettingsError(message) from None
+
+
+def _zip_into(opened: IO[bytes]) -> zipfile.ZipFile:
+    return zipfile.ZipFile(opened, "w", zipfile.ZIP_DEFLATED, compresslevel=6)
+
+
+@contextmanager
+def open_archive(path: Path) -> Generator[zipfile.ZipFile]:
+    """Yields a backup for reading; `-` is standard input. Raises `SettingsError` if it cannot be read, or is damaged."""
+    name = describe_archive(path)
+    try:
+        with _open_seekable(path) as opened, zipfile.ZipFile(opened) as archive:
             yield archive
     except OSError as error:
-        message = f"cannot read {str(path)!r}: {error.strerror or error}"
+        message = f"cannot read {name}: {error.strerror or error}"
         raise SettingsError(message) from None
     except (zipfile.BadZipFile, zlib.error, msgspec.DecodeError, EOFError, zipfile.LargeZipFile) as error:
-        message = f"{str(path)!r} is not a complete backup: {error}"
+        message = f"{name} is not a complete backup: {error}"
         raise SettingsError(message) from None
+
+
+@contextmanager
+def _open_seekable(path: Path) -> Generator[IO[bytes]]:
+    """Opens a file for reading. The index of a ZIP file is at its end, so standard input is copied to a private
+    temporary file first.
+    """
+    if path != STANDARD_STREAM:
+        with path.open("rb") as opened:
+            yield opened
+        return
+    if sys.stdin.isatty():
+        message = "standard input is a terminal; hint: penstock restore - < penstock.zip"
+        raise SettingsError(message)
+    with tempfile.TemporaryFile() as copy:
+        shutil.copyfileobj(sys.stdin.buffer, copy, CHUNK_BYTES)
+        yield copy
+
+
+def describe_archive(path: Path) -> str:
+    """Returns how messages name the file of a backup that is read."""
+    return "standard input" if path == STANDARD_STREAM else repr(str(path))
 
 
 def read_manifest(archive: zipfile.ZipFile, path: Path) -> Manifest:
@@ -88,10 +140,12 @@ def read_manifest(archive: zipfile.ZipFile, path: Path) -> Manifest:
             content = member.read(MAX_MANIFEST_BYTES)
         manifest = msgspec.json.decode(content, type=Manifest)
     except (KeyError, RuntimeError, msgspec.ValidationError):
-        message = f"{str(path)!r} is not a backup of Penstock: it has no valid {MANIFEST}"
+        message = f"{describe_archive(path)} is not a backup of Penstock: it has no valid {MANIFEST}"
         raise SettingsError(message) from None
     if manifest.format != FORMAT:
-        message = f"{str(path)!r} has the format {manifest.format}; allowed: {FORMAT}; hint: use a newer release"
+        message = (
+            f"{describe_archive(path)} has the format {manifest.format}; allowed: {FORMAT}; hint: use a newer release"
+        )
         raise SettingsError(message)
     return manifest
 

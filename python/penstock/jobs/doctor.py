@@ -12,11 +12,13 @@ import shutil
 import stat
 import time
 from contextlib import suppress
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 import msgspec
+from cryptography import x509
 from sqlalchemy import select, text
 
 from penstock import engine, listen
@@ -47,6 +49,8 @@ FEW_BYTES, TOO_FEW_BYTES = 2048 * MEBIBYTE, 100 * MEBIBYTE
 CHECK_SECONDS, MAX_HOSTS = 5.0, 20
 # Maximum difference between clocks. With a larger one, tokens and request signatures of cloud providers become invalid.
 MAX_CLOCK_SECONDS = 5.0
+# Less than this before its end, a certificate should have been renewed: Let's Encrypt renews after 60 of 90 days.
+FEW_CERTIFICATE_SECONDS = 14 * 24 * 3600
 # Minimum for the limit of open files. Each client may also need a connection to a provider; the rest is for files and
 # workers.
 MIN_OPEN_FILES = 4096
@@ -73,6 +77,7 @@ async def examine(settings: Settings, *, offline: bool = False) -> Findings:
         *_run_check("open files", lambda: _check_open_files(settings)),
         *_run_check("folders", lambda: _check_folders(settings)),
         *_run_check("port", lambda: _check_port(settings)),
+        *_run_check("certificate", lambda: _check_certificate(settings)),
     ]
     hosts = _hosts_of_file(settings)
     database = open_database(settings) if settings.store_url else None
@@ -92,6 +97,8 @@ async def examine(settings: Settings, *, offline: bool = False) -> Findings:
         findings.append(Finding("providers", "skipped", "--offline: no provider was asked"))
     else:
         findings += await _check_providers(settings, hosts)
+    if not any(finding.name == "clock" for finding in findings):
+        findings.append(Finding("clock", "skipped", "no other machine told its time"))
     return findings
 
 
@@ -199,6 +206,20 @@ def _check_port(settings: Settings) -> Iterable[Finding]:
     else:
         hint = "stop it, or choose another port: server.port"
         yield Finding("port", "failed", f"another program listens on {address}", hint)
+
+
+def _check_certificate(settings: Settings) -> Iterable[Finding]:
+    if not settings.server.has_tls:
+        return
+    certificate = x509.load_pem_x509_certificate(Path(settings.server.tls_certificate_file).read_bytes())
+    expires = certificate.not_valid_after_utc
+    seconds = expires.timestamp() - time.time()
+    message = f"the certificate {'expired' if seconds < 0 else 'is valid until'} {expires:%Y-%m-%d %H:%M} UTC"
+    if seconds >= FEW_CERTIFICATE_SECONDS:
+        yield Finding("certificate", "ok", message)
+        return
+    hint = "renew it and replace both files; the gateway loads them by itself"
+    yield Finding("certificate", "failed" if seconds < 0 else "warning", message, hint)
 
 
 async def _check_store(settings: Settings, database: Database) -> Findings:
@@ -318,12 +339,18 @@ async def _check_providers(settings: Settings, urls: set[str]) -> Findings:
     if not origins:
         return [Finding("providers", "skipped", "no saved provider has a fixed host")]
     results = await asyncio.gather(*(_check_provider(settings, origin) for origin in origins[:MAX_HOSTS]))
-    skipped = len(origins) - MAX_HOSTS
-    rest = [Finding("providers", "skipped", f"{skipped} more hosts were not asked")] if skipped > 0 else []
-    return [*(finding for findings in results for finding in findings), *rest]
+    findings = [finding for finding, _ in results]
+    if (skipped := len(origins) - MAX_HOSTS) > 0:
+        findings.append(Finding("providers", "skipped", f"{skipped} more hosts were not asked"))
+    # The clock of one provider may be wrong. If that of this machine is wrong, it differs from all of them.
+    if clocks := [clock for _, clock in results if clock]:
+        server, difference = min(clocks, key=lambda clock: abs(clock[1]))
+        findings.append(_describe_clock(server, difference))
+    return findings
 
 
-async def _check_provider(settings: Settings, origin: str) -> Findings:
+async def _check_provider(settings: Settings, origin: str) -> tuple[Finding, tuple[str, float] | None]:
+    """Returns if a provider can be reached, and by how many seconds the clock of this machine differs from its `Date`."""
     name = f"provider {urlsplit(origin).netloc}"
     fetcher = Fetcher(settings)
     try:
@@ -332,12 +359,19 @@ async def _check_provider(settings: Settings, origin: str) -> Findings:
     except fetch_errors() as error:
         reason = str(error) or type(error).__name__
         hint = "check the network, the proxy (HTTPS_PROXY), the certificates (upstream.tls_ca) and TRUSTED_CUSTOM_HOSTS"
-        return [Finding(name, "failed", f"it cannot be reached: {reason}", hint)]
-    return [Finding(name, "ok", f"it answers with status {response.status}")]
+        return Finding(name, "failed", f"it cannot be reached: {reason}", hint), None
+    difference = None
+    with suppress(TypeError, ValueError):
+        difference = time.time() - parsedate_to_datetime(response.headers.get("date", "")).timestamp()
+    finding = Finding(name, "ok", f"it answers with status {response.status}")
+    return finding, None if difference is None else (name, difference)
 
 
 def _compare_clock(server: str, seconds: float) -> Finding:
-    difference = time.time() - seconds
+    return _describe_clock(server, time.time() - seconds)
+
+
+def _describe_clock(server: str, difference: float) -> Finding:
     message = f"this machine and {server} differ by {abs(difference):.1f} s"
     if abs(difference) > MAX_CLOCK_SECONDS:
         hint = "synchronise the clocks, for example with chrony; tokens and signatures become invalid"

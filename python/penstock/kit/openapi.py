@@ -1,10 +1,14 @@
-"""OpenAPI document of the management API. Adds what Litestar does not know about each route: authorisation and error
-responses.
+"""OpenAPI document of the management API. Adds what Litestar does not know about each route: authorisation, error
+responses, and an example of each body.
 """
 
 from __future__ import annotations
 
+import functools
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from penstock import errors
 from penstock.authorization import SESSION_COOKIE, RequireScopes, allow_anyone, own_pages_only, signed_in_only
@@ -109,8 +113,14 @@ ERROR_SCHEMA: JsonObject = {
 }
 
 
+@functools.cache
+def _request_examples() -> dict[str, JsonObject]:
+    """Returns an example of each request body, by the name of its schema."""
+    return msgspec.json.decode(Path(__file__).with_name("request_examples.json").read_bytes())
+
+
 def build_openapi(app: Litestar) -> JsonObject:
-    """Returns the OpenAPI document of an app, with the authorisation and the error responses of each route."""
+    """Returns the OpenAPI document of an app, with authorisation, error responses and examples of each route."""
     described: JsonObject = app.openapi_schema.to_schema()
     described["components"]["schemas"][ERROR_SCHEMA_NAME] = ERROR_SCHEMA
     described["components"]["securitySchemes"] = SECURITY_SCHEMES
@@ -118,7 +128,22 @@ def build_openapi(app: Litestar) -> JsonObject:
         if operation := described["paths"].get(path, {}).get(verb):
             guards = [guard for layer in handler.ownership_layers for guard in layer.guards or ()]
             _describe_operation(operation, verb, guards, handler.opt)
+            _add_example(operation)
     return described
+
+
+def _add_example(operation: JsonObject) -> None:
+    for body in operation.get("requestBody", {}).get("content", {}).values():
+        schema = body.get("schema", {})
+        # An optional body has null as its other alternative.
+        references = [
+            item["$ref"] for item in (schema, *schema.get("oneOf", ()), *schema.get("anyOf", ())) if "$ref" in item
+        ]
+        for reference in references[:1]:
+            # Litestar puts the module before a name that several modules have.
+            name = reference.rpartition("/")[2].rpartition("_")[2]
+            if (example := _request_examples().get(name)) is not None:
+                body["example"] = example
 
 
 def _iter_handlers(app: Litestar) -> Iterator[tuple[str, str, Any]]:

@@ -146,6 +146,7 @@ def test_file_that_is_no_key_is_rejected(api: PretendedApi, tmp_path: Path):
         (("integrations", "delete", "openai-1"), "/v1/integrations/openai-1"),
         (("providers", "delete", "mine", "--workspace", "ws-a"), "/v1/providers/mine?workspace_id=ws-a"),
         (("keys", "delete", "3"), "/v1/api-keys/3"),
+        (("config", "delete", "pc-a"), "/v1/configs/pc-a"),
     ],
 )
 def test_deletes_name_one_object(api: PretendedApi, words: tuple[str, ...], path: str):

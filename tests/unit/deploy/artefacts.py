@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import platform
 import re
+import shlex
 import shutil
 import subprocess
 from typing import TYPE_CHECKING, Any
 
+import click
 import pytest
 from ruamel.yaml import YAML
 
@@ -18,12 +21,14 @@ from penstock.settings import Settings, iter_setting_specs, load_settings
 from tests.shape.repository import ROOT, read_text, repository_files
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 DEPLOY = ROOT / "deploy"
 # Variables that are no settings: those of the command line, and those of the Compose file alone.
-OTHER_VARIABLES = {"PENSTOCK_CONFIG", "PENSTOCK_IMAGE", "PENSTOCK_PORT"}
+OTHER_VARIABLES = {"PENSTOCK_CONFIG", "PENSTOCK_COMMIT", "PENSTOCK_IMAGE", "PENSTOCK_PORT"}
+# Programs that start the gateway, or another command of it, in a container.
+CONTAINER_PROGRAMS = {"docker", "podman", "kubectl"}
 # Seconds that the processes need after the drain time, before the supervisor has ended.
 SECONDS_AFTER_DRAIN = serve.EDGE_GRACE + serve.CONTROL_GRACE + serve.LOGS_GRACE
 
@@ -83,11 +88,66 @@ def load_text(text: str, environ: Mapping[str, str], folder: Path) -> Settings:
     return load_settings(str(file), environ)
 
 
-def check_command(words: list[str]) -> None:
-    """Fails if the words are no command of the gateway, with options that it has."""
-    command = main.commands[words[0]]
-    options = {option for param in command.params for option in param.opts}
-    assert {word.partition("=")[0] for word in words[1:] if word.startswith("--")} <= options, words
+def check_command(words: list[str], *, is_complete: bool = True) -> None:
+    """Fails if the words are no command of the gateway, with subcommand, options and arguments that it has. Sentences
+    name commands without their arguments, so these are not complete.
+    """
+    rest = list(words)
+    command: click.Command = main
+    context = click.Context(main, info_name="penstock")
+    while isinstance(command, click.Group):
+        assert rest or not is_complete, f"{words}: a subcommand is missing"
+        if not rest:
+            return
+        if rest[0] == "--version":
+            return
+        assert rest[0] in command.commands, f"{words}: no such command: {rest[0]}"
+        command = command.commands[rest.pop(0)]
+        context = click.Context(command, parent=context)
+    try:
+        values, extra, _ = command.make_parser(context).parse_args(rest)
+    except click.UsageError as error:
+        raise AssertionError(f"{words}: {error.format_message()}") from None
+    assert not extra, f"{words}: too many arguments: {extra}"
+    for param in command.params:
+        value = values.get(param.name or "")
+        if isinstance(param, click.Argument) and is_complete:
+            # The parser of click marks a missing argument with an object of its own.
+            assert isinstance(value, str | tuple) or not param.required, f"{words}: {param.name} is missing"
+        if isinstance(param.type, click.Choice) and isinstance(value, str):
+            assert value in param.type.choices, f"{words}: {value} is not allowed"
+
+
+def gateway_commands(text: str) -> Iterator[list[str]]:
+    """Yields the commands of the gateway in a shell example: what follows `penstock`, also where it runs in a container,
+    in a pod, or with the user of the service.
+    """
+    for line in text.replace("\\\n", " ").splitlines():
+        if re.match(r"\w+\(\) \{", line):
+            continue  # A function of the shell.
+        lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+        lexer.whitespace_split = True
+        try:
+            tokens = list(lexer)
+        except ValueError:
+            # A line of a quoted body, which continues on the next line.
+            assert not re.match(r"\s*penstock", line), line
+            continue
+        for is_operator, group in itertools.groupby(tokens, key=lambda word: set(word) <= set("();<>|&")):
+            words = list(itertools.dropwhile(is_prefix, group))
+            if is_operator or not words:
+                continue
+            if words[0].rpartition("/")[2] in {"penstock", "penstock_run"}:
+                yield words[1:]
+            elif words[0] in CONTAINER_PROGRAMS and {"run", "exec"} & set(words) and "penstock" in words:
+                # The last such word is the image, the service or, in a container that exists, the program.
+                command = words[len(words) - words[::-1].index("penstock") :]
+                yield command or ["serve"]
+
+
+def is_prefix(word: str) -> bool:
+    """Returns true for words before a command: keywords of the shell, and variables for this command alone."""
+    return word in {"until", "while", "if", "do", "then", "sudo"} or bool(re.match(r"[A-Z_]+=", word))
 
 
 def unknown_settings_by_file(folder: str) -> dict[str, set[str]]:

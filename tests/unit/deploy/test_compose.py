@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.shape.repository import ROOT
 from tests.unit.deploy.artefacts import (
     DEPLOY,
     SECONDS_AFTER_DRAIN,
@@ -119,6 +120,12 @@ def test_settings_are_valid(project: dict[str, Any], tmp_path: Path):
     check_command(command[1:])
     grace = int(project["services"]["penstock"]["stop_grace_period"].removesuffix("s"))
     assert grace >= settings.server.drain_seconds + SECONDS_AFTER_DRAIN
+
+
+def test_redis_evicts_no_counters_of_limits(project: dict[str, Any]):
+    settings = project["services"]["redis"]["command"][-1]
+    assert "maxmemory-policy noeviction" in settings
+    assert "maxmemory-policy noeviction" in (ROOT / "docs/sizing.md").read_text()
 
 
 def test_files_name_only_settings_that_exist():

@@ -69,6 +69,23 @@ def test_build_gets_all_that_the_wheel_needs():
     assert needed <= allowed_sources()
 
 
+def test_stage_that_builds_the_wheel_puts_the_same_programs_into_it_as_make():
+    steps = [item.text for item in INSTRUCTIONS if item.stage == "build" and item.name == "RUN"]
+    (mock,) = [number for number, step in enumerate(steps) if "python/penstock/bin/penstock-mock" in step]
+    (wheel,) = [number for number, step in enumerate(steps) if "maturin build" in step]
+    assert mock < wheel
+    assert "cargo build --release --locked --package penstock-mock" in steps[mock]
+    assert "$(BUNDLED)/penstock-mock" in read_text("Makefile")
+    # A program that was built on this machine never gets into the image.
+    assert "python/penstock/bin" in read_text(".containerignore").splitlines()
+
+
+def test_documented_builds_name_the_commit():
+    assert "ARG COMMIT" in read_text(FILE)
+    assert "--build-arg COMMIT=" in read_text("docs/deploy-containers.md")
+    assert "COMMIT:" in read_text("deploy/compose/compose.yaml")
+
+
 def test_docker_and_podman_ignore_the_same_files():
     assert (ROOT / ".dockerignore").read_text() == read_text(".containerignore")
     assert (ROOT / ".dockerignore").is_symlink()

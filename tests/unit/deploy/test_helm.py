@@ -13,6 +13,7 @@ import pytest
 
 from penstock import __version__
 from penstock.snapshot.build import build_valid_snapshot
+from tests.shape.repository import ROOT
 from tests.unit.deploy.artefacts import (
     DEPLOY,
     SECONDS_AFTER_DRAIN,
@@ -43,6 +44,11 @@ KUBERNETES = "1.29"
 KUBERNETES_RELEASES = [KUBERNETES, "1.37"]
 # Objects of operators. Kubernetes itself has no schema of them.
 OBJECTS_OF_OPERATORS = {"ServiceMonitor"}
+# Settings that name files which exist only in the pods.
+FILES_OF_PODS = {"TLS_CA", "PENSTOCK_SERVER_TLS_CERTIFICATE_FILE", "PENSTOCK_SERVER_TLS_KEY_FILE"}
+# A gateway needs a store or a key; these are the fewest values with which it starts.
+KEYS = "--set-string=config=[[keys]]"
+DATABASE = [f"--set={name}.existingSecret=s" for name in ("database", "masterKey", "adminKey")]
 with_values_files = pytest.mark.parametrize("file", VALUES_FILES, ids=lambda path: path.stem)
 # Variables of the chart's own containers, with values such as the templates give them.
 CHART_ENVIRONMENT = {
@@ -87,9 +93,12 @@ def test_chart_has_the_version_of_the_gateway():
     assert (chart["version"], chart["appVersion"]) == (__version__, __version__)
 
 
-def test_there_are_values_for_six_or_more_ways_to_run_it():
+def test_there_are_values_for_twelve_ways_to_run_it():
     names = {path.stem for path in VALUES_FILES}
-    assert names >= {"minimal", "ha", "pvc", "external-secrets", "sub-path-ingress", "openshift"}
+    assert len(names) >= 12
+    page = (ROOT / "docs/deploy-kubernetes.md").read_text()
+    assert not [name for name in names if f"`{name}.yaml`" not in page]
+    assert names >= {"minimal", "ha", "pvc", "external-secrets", "sub-path-ingress", "openshift", "tls"}
 
 
 @with_values_files
@@ -285,7 +294,7 @@ def test_kubernetes_accepts_the_rendered_objects(file: Path, release: str):
 
 @needs_helm
 def test_kubernetes_rejects_misspelt_fields():
-    (workload,) = find(render(), "Deployment")
+    (workload,) = find(render(KEYS), "Deployment")
     (container,) = workload["spec"]["template"]["spec"]["containers"]
     container["ports"][0]["containersPort"] = container["ports"][0].pop("containerPort")
     with pytest.raises(kubernetes_validate.ValidationError):
@@ -332,7 +341,7 @@ def test_rendered_settings_are_valid(file: Path, tmp_path: Path, monkeypatch: py
             environ = {
                 variable["name"]: variable.get("value") or secrets.get(variable["name"], "x" * 32)
                 for variable in container.get("env", [])
-                if variable["name"] not in {"TLS_CA", "PENSTOCK_STORE_MASTER_KEY"}
+                if variable["name"] not in {"PENSTOCK_STORE_MASTER_KEY", *FILES_OF_PODS}
             }
             settings = load_text(text, environ, tmp_path)
         if pod_spec["kind"] in {"Deployment", "StatefulSet"}:
@@ -344,8 +353,7 @@ def test_rendered_settings_are_valid(file: Path, tmp_path: Path, monkeypatch: py
 @needs_helm
 @pytest.mark.parametrize("missing", ["masterKey", "adminKey"])
 def test_database_needs_its_secrets(missing: str):
-    options = [f"--set={name}.existingSecret=s" for name in ("database", "masterKey", "adminKey") if name != missing]
-    done = run_template(*options)
+    done = run_template(*(option for option in DATABASE if missing not in option))
     assert (done.returncode, f"{missing}.existingSecret is needed" in done.stderr) == (1, True), done.stderr
 
 
@@ -356,12 +364,12 @@ def test_changed_settings_restart_the_pods():
         (workload,) = find(objects, "Deployment")
         return workload["spec"]["template"]["metadata"]["annotations"]["checksum/config"]
 
-    assert checksum("# a") != checksum("# b")
+    assert checksum("[[keys]] # a") != checksum("[[keys]] # b")
 
 
 @needs_helm
 def test_ipv6_address_and_options_are_rendered():
-    objects = render("--set=listenAddress=::", "--set=autoscaling.enabled=true", "--set=preStopSeconds=0")
+    objects = render(KEYS, "--set=listenAddress=::", "--set=autoscaling.enabled=true", "--set=preStopSeconds=0")
     (workload,) = find(objects, "Deployment")
     assert "replicas" not in workload["spec"]
     (container,) = workload["spec"]["template"]["spec"]["containers"]
@@ -370,3 +378,108 @@ def test_ipv6_address_and_options_are_rendered():
     assert "lifecycle" not in container
     (scaler,) = find(objects, "HorizontalPodAutoscaler")
     assert scaler["spec"]["scaleTargetRef"]["name"] == workload["metadata"]["name"]
+
+
+@needs_helm
+def test_pods_reach_no_service_that_gives_credentials_of_a_cloud():
+    (policy,) = find(render(KEYS), "NetworkPolicy")
+    blocks = [peer["ipBlock"] for rule in policy["spec"]["egress"] for peer in rule.get("to", []) if "ipBlock" in peer]
+    blocked = {address for block in blocks for address in block["except"]}
+    assert blocked >= {"169.254.169.254/32", "169.254.170.23/32", "fd00:ec2::254/128", "fd00:ec2::23/128"}
+
+
+# ── values with which the pods would not start, or would not be reached ─────────────────────────────────────────────
+
+SQLITE = "--set-string=config=[store]\nurl = 'sqlite:////var/lib/penstock/penstock.db'"
+TLS_FILE = "--set-string=config=server.tls_certificate_file = '/tls.crt'"
+TLS_VARIABLE = '--set-json=extraEnv=[{"name": "PENSTOCK_SERVER_TLS_CERTIFICATE_FILE", "value": "/tls.crt"}]'
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ([], "it has neither a store nor a key"),
+        (["--set=persistence.enabled=true"], "it has neither a store nor a key"),
+        ([SQLITE, "--set=persistence.enabled=true"], "SQLite belongs to one pod"),
+        ([SQLITE, "--set=replicas=1", "--set=autoscaling.enabled=true"], "SQLite belongs to one pod"),
+        ([TLS_FILE], "set tls.existingSecret instead"),
+        ([KEYS, TLS_VARIABLE], "set tls.existingSecret instead"),
+    ],
+)
+def test_values_that_cannot_work_are_rejected(options: list[str], words: str):
+    done = run_template(*options)
+    assert (done.returncode, words in done.stderr) == (1, True), done.stdout[:200] + done.stderr
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    "options",
+    [
+        [KEYS],
+        DATABASE,
+        [SQLITE, "--set=replicas=1"],
+        [SQLITE, *DATABASE],
+        ["--set=environmentSecrets={store}"],
+        ["--set-string=config=security.require_key = false"],
+        ["--set-string=config=store.master_key_reference = 'x'", "--set=database.existingSecret=s", DATABASE[2]],
+    ],
+)
+def test_values_that_work_are_rendered(options: list[str]):
+    assert find(render(*options), "Deployment")
+
+
+# ── TLS and restoring a backup ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def probes(container: dict[str, Any]) -> list[dict[str, Any]]:
+    names = ("startupProbe", "readinessProbe", "livenessProbe")
+    return [container[name]["httpGet"] for name in names if name in container]
+
+
+@needs_helm
+def test_certificate_of_the_gateway_is_mounted_probed_and_tested_over_tls():
+    objects = render("--values", "deploy/helm/values/tls.yaml", "--set=tls.certificateKey=chain.pem")
+    (workload,) = find(objects, "Deployment")
+    pod = workload["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert [probe["scheme"] for probe in probes(container)] == ["HTTPS"] * 3
+    environ = {variable["name"]: variable.get("value") for variable in container["env"]}
+    (mount,) = [mount for mount in container["volumeMounts"] if mount["name"] == "tls"]
+    # Kubernetes never updates a file that is mounted with `subPath`, so a renewed certificate would not arrive.
+    assert mount == {"name": "tls", "mountPath": "/etc/penstock-tls", "readOnly": True}
+    assert environ["PENSTOCK_SERVER_TLS_CERTIFICATE_FILE"] == "/etc/penstock-tls/chain.pem"
+    assert environ["PENSTOCK_SERVER_TLS_KEY_FILE"] == "/etc/penstock-tls/tls.key"
+    assert {"name": "tls", "secret": {"secretName": "ai-example-com"}} in pod["volumes"]
+    (test,) = find(objects, "Pod")
+    (container,) = test["spec"]["containers"]
+    assert "https://release:443" in container["args"]
+    (file,) = [word for word in container["args"] if word.endswith(".crt")]
+    # The pod of the test gets the certificate, and not its key.
+    (volume,) = test["spec"]["volumes"]
+    assert volume["secret"]["items"] == [{"key": "chain.pem", "path": file.rpartition("/")[2]}]
+
+
+@needs_helm
+def test_probes_use_plain_http_without_a_certificate():
+    (workload,) = find(render(KEYS), "Deployment")
+    (container,) = workload["spec"]["template"]["spec"]["containers"]
+    assert [probe["scheme"] for probe in probes(container)] == ["HTTP"] * 3
+
+
+@needs_helm
+@pytest.mark.parametrize("kind", ["Deployment", "StatefulSet"])
+def test_restore_starts_one_pod_that_waits_for_a_backup_and_no_migration(kind: str):
+    options = ["--set=restore.enabled=true", "--set=autoscaling.enabled=true", "--set=replicas=3"]
+    objects = render(*DATABASE, *options, f"--set=persistence.enabled={str(kind == 'StatefulSet').lower()}")
+    # The migration would create an organisation, and then the store would count as used.
+    assert not find(objects, "Job")
+    assert not find(objects, "HorizontalPodAutoscaler")
+    (workload,) = find(objects, kind)
+    assert workload["spec"]["replicas"] == 1
+    (container,) = workload["spec"]["template"]["spec"]["containers"]
+    assert container["args"] == ["restore", "-"]
+    assert (container["stdin"], container["stdinOnce"]) == (True, True)
+    assert not probes(container)
+    for item in objects:
+        kubernetes_validate.validate(item, KUBERNETES, strict=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.settings import load_settings
+from tests.certificates import write_certificate
 from tests.unit.deploy.artefacts import DEPLOY, SECONDS_AFTER_DRAIN, check_command, unknown_settings_by_file
 
 if TYPE_CHECKING:
@@ -66,6 +67,22 @@ def test_service_is_hardened():
     assert {name: service[name][0] for name in HARDENING} == HARDENING
     # The engine measures its connections over netlink.
     assert "AF_NETLINK" in service["RestrictAddressFamilies"][0]
+
+
+def test_hook_of_certbot_copies_the_renewed_pair_for_the_user_of_the_folder(tmp_path: Path):
+    lineage, state = tmp_path / "live", tmp_path / "private"
+    lineage.mkdir()
+    state.mkdir()
+    # systemd makes a link to the folder of a service with a dynamic user.
+    (tmp_path / "penstock").symlink_to(state)
+    write_certificate(lineage / "fullchain.pem", lineage / "privkey.pem")
+    (state / "tls.key").write_text("old")
+    environ = {"PATH": "/usr/bin:/bin", "RENEWED_LINEAGE": str(lineage), "STATE_FOLDER": str(tmp_path / "penstock")}
+    subprocess.run([UNIT.parent / "certbot-deploy-hook"], check=True, timeout=60, env=environ)
+    assert {path.name: path.stat().st_mode & 0o777 for path in state.iterdir()} == {"tls.crt": 0o600, "tls.key": 0o600}
+    assert {path.stat().st_uid for path in state.iterdir()} == {state.stat().st_uid}
+    files = {"TLS_CERTIFICATE_FILE": state / "tls.crt", "TLS_KEY_FILE": state / "tls.key"}
+    assert load_settings(None, {f"PENSTOCK_SERVER_{name}": str(path) for name, path in files.items()}).server.has_tls
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is not installed")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import io
 import os
 import subprocess
 import sys
@@ -361,3 +362,45 @@ def test_logs_are_included_only_while_no_gateway_uses_them(tmp_path: Path):
     run_restore(new, tmp_path / "backup.zip")
     with duckdb.connect(Path(new.log_store_folder) / "records/records.duckdb", read_only=True) as connection:
         assert connection.execute("SELECT number FROM one").fetchall() == [(7,)]
+
+
+def run_command(*words: str, data: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    """Runs a command of the gateway with pipes, as `kubectl exec` and `docker compose exec` do."""
+    environ = {"PATH": os.environ["PATH"], "PENSTOCK_STORE_MASTER_KEY": MASTER_KEY}
+    command = [sys.executable, "-m", "penstock", *words]
+    return subprocess.run(command, check=False, capture_output=True, timeout=60, input=data, env=environ)
+
+
+def test_backup_and_restore_through_pipes(tmp_path: Path):
+    url, old, _ = write_source(tmp_path)
+    after = f"sqlite:///{tmp_path}/piped.db"
+    new = settings_for(tmp_path / "piped", after)
+    written = run_command("backup", "-", "--config", f"{tmp_path}/old/penstock.toml")
+    assert written.returncode == 0, written.stderr
+    # Nothing but the archive is on standard output.
+    assert written.stdout.startswith(b"PK")
+    assert b"standard output: " in written.stderr
+    assert b"the master key" in written.stderr
+    assert zipfile.ZipFile(io.BytesIO(written.stdout)).testzip() is None
+    restored = run_command("restore", "-", "--config", f"{tmp_path}/piped/penstock.toml", data=written.stdout)
+    assert restored.returncode == 0, restored.stderr
+    assert read_tables(after) == read_tables(url)
+    names = {path.name for path in Path(old.files_folder).iterdir()}
+    assert names == {path.name for path in Path(new.files_folder).iterdir()}
+
+
+def test_piped_backup_that_is_cut_off_restores_nothing(tmp_path: Path):
+    _, old, _ = write_source(tmp_path)
+    run_backup(old, tmp_path / "backup.zip")
+    data = (tmp_path / "backup.zip").read_bytes()[:-100]
+    settings_for(tmp_path / "piped", f"sqlite:///{tmp_path}/piped.db")
+    done = run_command("restore", "-", "--config", f"{tmp_path}/piped/penstock.toml", data=data)
+    assert done.returncode == 1
+    assert b"standard input is not a complete backup" in done.stderr
+    assert not (tmp_path / "piped.db").exists()
+
+
+def test_json_and_an_archive_never_share_standard_output(tmp_path: Path):
+    done = run_command("backup", "-", "--json", "--config", f"{tmp_path}/penstock.toml")
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"name a file" in done.stderr

@@ -8,6 +8,7 @@ import http.server
 import json
 import socket
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ from penstock.settings.secret import Secret
 from penstock.store.database import Database
 from penstock.store.migrate import migrate
 from tests.bootstrapped_store import PATIENT_STORE
+from tests.certificates import write_certificate
 from tests.processes import free_port
 from tests.redis_server import RedisServer
 
@@ -170,6 +172,39 @@ def test_clock_that_differs_is_reported(tmp_path: Path, monkeypatch: pytest.Monk
     assert (actual.status, "synchronise" in actual.hint) == ("failed", True)
 
 
+@pytest.mark.parametrize(
+    ("days", "status", "words"),
+    [(60, "ok", "is valid until"), (5, "warning", "is valid until"), (-1, "failed", "expired")],
+)
+def test_end_of_the_certificate_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, days: int, status: str, words: str
+):
+    # The certificate of the tests is valid for a day.
+    write_certificate(tmp_path / "tls.crt", tmp_path / "tls.key")
+    files = {"CERTIFICATE": tmp_path / "tls.crt", "KEY": tmp_path / "tls.key"}
+    settings = load(tmp_path, **{f"PENSTOCK_SERVER_TLS_{name}_FILE": str(file) for name, file in files.items()})
+    now = time.time() - (days - 1) * 24 * 3600
+    monkeypatch.setattr("penstock.jobs.doctor.time.time", lambda: now)
+    (actual,) = doctor._check_certificate(settings)
+    assert (actual.status, words in actual.message) == (status, True)
+
+
+def test_clock_is_compared_with_the_provider_that_differs_least(tmp_path: Path, provider: str):
+    settings = load(tmp_path, provider_table(provider), TRUSTED_CUSTOM_HOSTS="127.0.0.1")
+    actual = examine(settings, offline=False)["clock"]
+    assert (actual.status, "this machine and provider 127.0.0.1" in actual.message) == ("ok", True)
+    assert examine(settings)["clock"].status == "skipped"
+
+
+@pytest.mark.parametrize(("date", "status"), [("Thu, 01 Jan 2026 00:00:00 GMT", "failed"), ("yesterday", "skipped")])
+def test_provider_with_another_or_no_time_is_reported(
+    tmp_path: Path, provider: str, monkeypatch: pytest.MonkeyPatch, date: str, status: str
+):
+    monkeypatch.setattr(Provider, "date_time_string", lambda *_: date)
+    settings = load(tmp_path, provider_table(provider), TRUSTED_CUSTOM_HOSTS="127.0.0.1")
+    assert examine(settings, offline=False)["clock"].status == status
+
+
 class Provider(http.server.BaseHTTPRequestHandler):
     """A provider that rejects every request, as one does without a key."""
 
@@ -218,7 +253,7 @@ def test_command_prints_json_and_fails_with_a_failure(tmp_path: Path, monkeypatc
     monkeypatch.delenv("REDIS_URL")
     done = CliRunner().invoke(cli.main, ["doctor", "--offline"])
     assert done.exit_code == 0
-    assert done.stdout.splitlines()[-1].endswith(" 0 failed, 2 skipped")
+    assert done.stdout.splitlines()[-1].endswith(" 0 failed, 3 skipped")
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,20 @@
 {{/* Parts that the pods of the gateway and of the migration share. */}}
 
-{{/* Stops the rendering if Secrets are missing. */}}
+{{/* Stops the rendering if Secrets are missing, or if the pods could not start or would not be reached. */}}
 {{- define "penstock.check" -}}
+{{- $variables := toJson .Values.extraEnv -}}
+{{- if or (contains "tls_certificate_file" .Values.config) (contains "TLS_CERTIFICATE_FILE" $variables) -}}
+{{- fail "set tls.existingSecret instead of server.tls_certificate_file: the probes need to know that the gateway accepts only TLS" -}}
+{{- end -}}
+{{- $hasSqlite := or (contains "sqlite:" .Values.config) (contains "data_dir" .Values.config) (contains "sqlite:" $variables) -}}
+{{- $hasStore := or .Values.database.existingSecret $hasSqlite (regexMatch "(?m)^\\s*(\\[store\\]|store\\.)" .Values.config) (contains "PENSTOCK_STORE_URL" $variables) -}}
+{{- $hasKeys := or (contains "[[keys]]" .Values.config) (contains "require_key" .Values.config) (contains "REQUIRE_KEY" $variables) -}}
+{{- if not (or $hasStore $hasKeys .Values.environmentSecrets) -}}
+{{- fail "the gateway would not start, because it has neither a store nor a key: set database.existingSecret, or [[keys]] in config" -}}
+{{- end -}}
+{{- if and $hasSqlite (not .Values.database.existingSecret) (or .Values.autoscaling.enabled (gt (int .Values.replicas) 1)) -}}
+{{- fail "SQLite belongs to one pod, and each pod would have a store of its own: set replicas to 1 without autoscaling, or database.existingSecret" -}}
+{{- end -}}
 {{- if .Values.database.existingSecret -}}
 {{- if not (or .Values.masterKey.existingSecret (contains "master_key_reference" .Values.config)) -}}
 {{- fail "masterKey.existingSecret is needed with database.existingSecret; or set store.master_key_reference in config" -}}

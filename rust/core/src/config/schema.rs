@@ -69,25 +69,20 @@ const ROOT_PASSTHROUGH_CONSTRAINT: &str = r#"{
 /// Rejects a root config whose keys have no effect by themselves.
 const ROOT_EFFECT_CONSTRAINT: &str = r#"{"not": {"propertyNames": {"enum": ["name", "on_status_codes", "weight"]}}}"#;
 
+/// An example for each property, and descriptions of those that have none in the tables, by JSON pointer. They are in a
+/// file of their own, so that the tables stay readable.
+const EXAMPLES: &str = include_str!("schema_examples.json");
+
+/// Number of providers that the description of an option names.
+const MAX_NAMED_PROVIDERS: usize = 3;
+
 /// Returns the JSON Schema of a saved config.
 pub fn config_schema() -> Value {
     let read = |text: &str| serde_json::from_str(text).unwrap_or(Value::Null);
     let mut properties: Map<_, _> =
         CONFIG_KEYS.iter().map(|field| (field.key.to_owned(), read(field.schema))).collect();
-    for provider in catalog::all_providers() {
-        for option in provider.row().options {
-            for name in [option.key.to_owned(), option.header.replace('-', "_")] {
-                let kind = match option.value_format() {
-                    ValueFormat::SingleLine => "#/$defs/text",
-                    ValueFormat::MultiLine => "#/$defs/lines",
-                    ValueFormat::JsonObject => "#/$defs/document",
-                    ValueFormat::Boolean => "#/$defs/flag",
-                };
-                properties
-                    .entry(name)
-                    .or_insert_with(|| json!({"$ref": kind, "description": "an option of some providers"}));
-            }
-        }
+    for (name, schema) in provider_options() {
+        properties.entry(name).or_insert(schema);
     }
     let mut shared = read(SHARED_DEFS);
     let slugs: Vec<_> = catalog::all_providers().map(<dyn catalog::Provider>::slug).collect();
@@ -95,14 +90,52 @@ pub fn config_schema() -> Value {
         json!({"anyOf": [{"enum": slugs}, {"type": "string", "pattern": "^@[^\\x00-\\x1f\\x7f-\\x9f]+$"}]});
     shared["config"] = json!({"type": "object", "additionalProperties": false, "properties": properties,
         "allOf": read(KEY_CONSTRAINTS)});
-    json!({
+    let mut schema = json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": "urn:penstock:config",
         "title": "Config",
         "description": "A routing config of Penstock",
         "$ref": "#/$defs/config",
         "allOf": [read(ROOT_PASSTHROUGH_CONSTRAINT), read(ROOT_EFFECT_CONSTRAINT)],
         "$defs": shared,
-    })
+    });
+    let examples: Map<String, Value> = serde_json::from_str(EXAMPLES).unwrap_or_default();
+    for (pointer, annotations) in examples {
+        if let (Some(Value::Object(property)), Value::Object(annotations)) = (schema.pointer_mut(&pointer), annotations)
+        {
+            property.extend(annotations);
+        }
+    }
+    schema
+}
+
+/// Returns the options of providers that a config may set, by key and by header name, with the providers that have them.
+fn provider_options() -> Vec<(String, Value)> {
+    let mut options: Vec<(String, ValueFormat, Vec<&str>)> = Vec::new();
+    for provider in catalog::all_providers() {
+        for option in provider.row().options {
+            for name in [option.key.to_owned(), option.header.replace('-', "_")] {
+                match options.iter_mut().find(|(known, ..)| *known == name) {
+                    Some((.., slugs)) if slugs.last() == Some(&provider.slug()) => (),
+                    Some((.., slugs)) => slugs.push(provider.slug()),
+                    None => options.push((name, option.value_format(), vec![provider.slug()])),
+                }
+            }
+        }
+    }
+    let describe = |(name, format, slugs): (String, ValueFormat, Vec<&str>)| {
+        let kind = match format {
+            ValueFormat::SingleLine => "#/$defs/text",
+            ValueFormat::MultiLine => "#/$defs/lines",
+            ValueFormat::JsonObject => "#/$defs/document",
+            ValueFormat::Boolean => "#/$defs/flag",
+        };
+        let listed = slugs.iter().take(MAX_NAMED_PROVIDERS).copied().collect::<Vec<_>>().join(", ");
+        let more = slugs.len().saturating_sub(MAX_NAMED_PROVIDERS);
+        let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
+        (name, json!({"$ref": kind, "description": format!("option of {listed}{rest}")}))
+    };
+    options.into_iter().map(describe).collect()
 }
 
 #[cfg(test)]
@@ -137,6 +170,50 @@ mod tests {
                 );
             }
         }
+    }
+
+    /// Returns the pointers of properties, without those of constraints such as `if` and `contains`.
+    fn property_pointers(schema: &Value, pointer: &str, pointers: &mut Vec<String>) {
+        let Some(fields) = schema.as_object() else { return };
+        for name in fields.get("properties").and_then(Value::as_object).into_iter().flatten().map(|(name, _)| name) {
+            let below = format!("{pointer}/properties/{name}");
+            property_pointers(&schema["properties"][name], &below, pointers);
+            pointers.push(below);
+        }
+        if schema["items"].is_object() {
+            property_pointers(&schema["items"], &format!("{pointer}/items"), pointers);
+        }
+        for keyword in ["oneOf", "anyOf"] {
+            for (index, item) in schema[keyword].as_array().into_iter().flatten().enumerate() {
+                // Alternatives with a type describe values; those without one are constraints.
+                if item["type"].is_string() {
+                    property_pointers(item, &format!("{pointer}/{keyword}/{index}"), pointers);
+                }
+            }
+        }
+        for (name, item) in fields.get("patternProperties").and_then(Value::as_object).into_iter().flatten() {
+            property_pointers(item, &format!("{pointer}/patternProperties/{name}"), pointers);
+        }
+    }
+
+    #[test]
+    fn every_property_has_an_example_and_a_description() {
+        let schema = config_schema();
+        let mut pointers = Vec::new();
+        for (name, definition) in schema["$defs"].as_object().unwrap() {
+            property_pointers(definition, &format!("/$defs/{name}"), &mut pointers);
+        }
+        let lacking: Vec<_> = pointers
+            .iter()
+            .filter(|pointer| {
+                let property = schema.pointer(pointer).unwrap();
+                !property["description"].is_string() || property["examples"].as_array().is_none_or(Vec::is_empty)
+            })
+            .collect();
+        assert!(lacking.is_empty() && pointers.len() > 150, "add them to schema_examples.json: {lacking:?}");
+        let examples: Map<String, Value> = serde_json::from_str(EXAMPLES).unwrap();
+        let unknown: Vec<_> = examples.keys().filter(|pointer| !pointers.contains(pointer)).collect();
+        assert!(unknown.is_empty(), "{unknown:?}");
     }
 
     #[test]
