@@ -18,6 +18,8 @@ RESCUED_BY = {
     "retry": '(coalesce(r."retry_success_count", 0) > 0)',
     "fallback": '(coalesce(r."is_fallback", false))',
 }
+# Status of the response. 0 stands for no response: the worker was killed before the request ended.
+STATUS = 'coalesce(r."response_status_code", 0)'
 END_USER = "nullif(r.\"user\", '')"
 SEMANTIC_HIT = "(r.\"cache_status\" = 'semantic_hit' OR (r.\"cache_status\" = 'hit' AND coalesce(r.\"cache_type\", '') = 'semantic'))"
 HIT = "(r.\"cache_status\" IN ('hit', 'semantic_hit'))"
