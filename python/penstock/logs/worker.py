@@ -321,7 +321,7 @@ class LogWorker:
             location = answer.get("bodies")
             bodies = await self._store.read(msgspec.convert(location, BodyLocation)) if location else {}
         except NotFoundError:
-            bodies = {}
+            bodies = {messages.EXPIRED: b""}
         except (LogEngineError, UnavailableError) as error:
             return _respond(ErrorMessage(str(error)), messages.UNAVAILABLE)
         return _respond({name: encode_text(body) for name, body in bodies.items()})

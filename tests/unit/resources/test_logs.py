@@ -402,6 +402,21 @@ def test_custom_log_is_saved_once_per_idempotency_key(bootstrapped_url: Secret, 
     run_logged(bootstrapped_url, tmp_path, scenario)
 
 
+def test_damaged_bodies_are_reported_as_such(bootstrapped_url: Secret, tmp_path: Path):
+    async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
+        home, reader = await create_workspace_key(api, READ_SCOPES)
+        log_id = logs.record(({"a": 1}, {"b": 2}), **home)
+        assert (await reader.request_ok("GET", f"logs/{log_id}"))["request"]["body"] == {"a": 1}
+        (pack,) = (tmp_path / "bodies").rglob("*.pack")
+        pack.write_bytes(bytes(pack.stat().st_size))
+        log = await reader.request_ok("GET", f"logs/{log_id}")
+        assert (log["details"]["body"], log["request"]["body"], log["response"]["body"]) == ("damaged", None, None)
+        pack.unlink()
+        assert (await reader.request_ok("GET", f"logs/{log_id}"))["details"]["body"] == "expired"
+
+    run_logged(bootstrapped_url, tmp_path, scenario)
+
+
 def test_workspace_without_debug_log_keeps_no_bodies(bootstrapped_url: Secret, tmp_path: Path):
     async def scenario(api: ManagementClient, _logs: LocalLogs) -> None:
         home, client = await create_workspace_key(api, WRITE_SCOPES)
