@@ -28,7 +28,7 @@ MAX_BODY_BYTES = 16 * 1024 * 1024
 MAX_ITEMS, MAX_NAME_CHARS, MAX_METADATA_PAIRS = 5000, 512, 48
 # Maximum lead of a client's clock. Items with later times are rejected.
 MAX_CLOCK_LEAD_MS = 3600 * 1000
-DAY_MS, NANOSECONDS_PER_MS = 24 * 3600 * 1000, 1_000_000
+HOUR_MS, NANOSECONDS_PER_MS = 3600 * 1000, 1_000_000
 GZIP_WINDOW_BITS = 31
 TRACE_ID, SPAN_ID = re.compile(r"(?!0{32})[0-9a-fA-F]{32}"), re.compile(r"(?!0{16})[0-9a-fA-F]{16}")
 ERROR_STATUS = 2
@@ -150,11 +150,11 @@ class RejectedItemError(ValueError):
 class LogReader:
     """Parses the spans and log records of one request."""
 
-    def __init__(self, workspace_id: str, keep_days: int) -> None:
-        """Stores the workspace of the logs. `keep_days` is the maximum age of records in the log store."""
+    def __init__(self, workspace_id: str, max_age_hours: int) -> None:
+        """Stores the workspace of the logs, and the maximum age of items."""
         self._workspace_id = workspace_id
         self._now = now()
-        self._oldest_ms = self._now - keep_days * DAY_MS
+        self._oldest_ms = self._now - max_age_hours * HOUR_MS
 
     def read_spans(self, body: bytes) -> ReceivedLogs:
         """Returns the logs of spans. Raises `InvalidError` if the body is not a request with spans."""
@@ -257,12 +257,12 @@ class LogReader:
         return ReceivedLog(log, LogIdentity(new_id(), self._check_time(moment)))
 
     def _check_time(self, nanoseconds: int) -> int:
-        """Converts nanoseconds to milliseconds. Rejects times in the future, and times before the oldest records of the
-        log store.
+        """Converts nanoseconds to milliseconds. Rejects times in the future, and times that are too old. An insertion
+        looks for duplicates in the files of all days that it has, so old items would delay those of all tenants.
         """
         moment = nanoseconds // NANOSECONDS_PER_MS
         if not self._oldest_ms <= moment <= self._now + MAX_CLOCK_LEAD_MS:
-            raise RejectedItemError("its time is in the future, or before log_store.keep_days")
+            raise RejectedItemError("its time is in the future, or older than log_store.received_max_age_hours")
         return moment
 
     def _derive_id(self, span: Span, started_at: int) -> str:

@@ -258,12 +258,12 @@ class PackStore:
         """Uploads the next complete pack. Returns false if there is none or the upload failed."""
         if not self._bucket or not self.writer.sealed or self.breaker.state is BreakerState.OPEN:
             return False
+        key, size = self.writer.sealed[0]
+        path = self.writer.root / key
         try:
             if self.breaker.state is BreakerState.PROBING:
                 await self._bucket.probe()
                 self.breaker.record_success()
-            key, size = self.writer.sealed[0]
-            path = self.writer.root / key
             content = await asyncio.to_thread(path.read_bytes)
             await self._bucket.put_bytes(key, content)
         except FileNotFoundError:

@@ -153,10 +153,11 @@ def test_pack_is_closed_at_its_maximum_size(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_replay_after_a_crash_changes_no_earlier_pack(tmp_path: Path):
+    _, store, _ = make_store(tmp_path)
     locations: list[BodyLocation] = []
     for _ in range(2):
         # The first run ends before its records were inserted, or before their position was.
-        writer, store, _ = make_store(tmp_path)
+        writer, _, _ = make_store(tmp_path)
         locations += [add(writer, number) for number in range(20)]
         writer.flush()
     assert len({(location.key, location.offset) for location in locations}) == 40

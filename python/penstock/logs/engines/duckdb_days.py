@@ -9,17 +9,25 @@ from __future__ import annotations
 import datetime as dt
 import os
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.logs.columns import AMENDABLE_COLUMNS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
     from pathlib import Path
 
     import duckdb
 
 ROW_GROUP_ROWS = 122_880
+
+
+class DayRange(NamedTuple):
+    """Days from `first` to `last`, or those in `only` among them. `None`: no limit."""
+
+    first: dt.date | None
+    last: dt.date | None
+    only: Collection[dt.date] | None = None
 
 
 class SealedDays:
@@ -42,25 +50,25 @@ class SealedDays:
         self,
         cursor: duckdb.DuckDBPyConnection,
         where: str,
-        first: dt.date | None,
-        last: dt.date | None,
+        days: DayRange,
         *,
         columns: str = "*",
         is_amended: bool = False,
     ) -> str:
         """Returns a relation of the records that meet the condition `where`. It reads the latest days, and the files of
-        the days from `first` to `last`.
+        `days`.
         """
-        names = cursor.execute(
-            "SELECT name FROM sealed_files WHERE day BETWEEN coalesce($first, '-infinity'::DATE) "
+        files = cursor.execute(
+            "SELECT day, name FROM sealed_files WHERE day BETWEEN coalesce($first, '-infinity'::DATE) "
             "AND coalesce($last, 'infinity'::DATE) ORDER BY day",
-            {"first": first, "last": last},
+            {"first": days.first, "last": days.last},
         ).fetchall()
+        paths = [self._quote_path(name) for day, name in files if days.only is None or day in days.only]
         source = f"SELECT {columns} FROM records WHERE {where}"
-        if names:
-            files = ", ".join(self._quote_path(name) for (name,) in names)
+        if paths:
+            listed = ", ".join(paths)
             source += (
-                f" UNION ALL BY NAME SELECT {columns} FROM read_parquet([{files}], union_by_name = true) WHERE {where}"
+                f" UNION ALL BY NAME SELECT {columns} FROM read_parquet([{listed}], union_by_name = true) WHERE {where}"
             )
         if is_amended and cursor.execute("SELECT EXISTS (SELECT 1 FROM amendments)").fetchall()[0][0]:
             source = _amend(source)
@@ -84,7 +92,7 @@ class SealedDays:
         start = dt.datetime.combine(day, dt.time())
         values = {"start": start, "end": start + dt.timedelta(days=1)}
         where = '"created_at" >= $start AND "created_at" < $end'
-        source = self.render_source(cursor, where, day, day, is_amended=True)
+        source = self.render_source(cursor, where, DayRange(day, day), is_amended=True)
         replaced = [row[0] for row in cursor.execute("SELECT name FROM sealed_files WHERE day = ?", (day,)).fetchall()]
         number = max((int(name.split(".")[1]) for name in replaced), default=0) + 1
         name = f"{day}.{number}.parquet"

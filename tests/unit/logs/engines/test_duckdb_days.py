@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 from penstock.logs.batch import RecordBatch
+from penstock.logs.engines.duckdb_days import SealedDays
 from penstock.logs.query import GetQuery, GraphName, GraphQuery, ListQuery, LogFilters
 from tests.unit.logs.conftest import open_duckdb
 from tests.unit.logs.engines.test_graphs import DAYS, approximate
@@ -82,6 +83,20 @@ def test_files_are_sorted_and_readable_by_other_tools(sealed: DuckDbEngine, tmp_
 def test_batch_sent_again_after_sealing_is_inserted_once(sealed: DuckDbEngine, small: Sample):
     before = count(sealed)
     sealed.insert(small.batch(), {})
+    assert count(sealed) == before
+
+
+def test_old_record_does_not_make_an_insertion_read_all_days_since(
+    sealed: DuckDbEngine, small: Sample, monkeypatch: pytest.MonkeyPatch
+):
+    files: list[str] = []
+    quote_path = SealedDays._quote_path
+    monkeypatch.setattr(SealedDays, "_quote_path", lambda days, name: [files.append(name), quote_path(days, name)][1])
+    before = count(sealed)
+    files.clear()
+    sent = [json.dumps(record).encode() for record in (small.records[0], small.records[-1])]
+    sealed.insert(RecordBatch("n", "w", sent), {})
+    assert files == ["2026-11-02.1.parquet"]
     assert count(sealed) == before
 
 
