@@ -114,6 +114,7 @@ class LogWorker:
         self._queries = FairSlots(MAX_QUERIES, MAX_QUERIES_PER_ORGANISATION, MAX_QUERIES_PER_SCOPE)
         self._spool_bytes = 0
         self._spool_age = 0.0
+        self._failed_seals = 0
 
     async def run(self, listener: socket.socket, stop: asyncio.Event) -> None:
         """Runs until `stop` is set, then reads the rest of the spool."""
@@ -263,16 +264,26 @@ class LogWorker:
     async def _run_retention(self) -> None:
         while True:
             if self._is_open and self._engine:
-                now = dt.datetime.now(dt.UTC)
-                records = (now - dt.timedelta(days=self._settings.log_store.keep_days)).date()
-                bodies = (now - dt.timedelta(days=self._settings.log_store.keep_bodies_days)).date()
-                # Deletes first, because sealing needs space, and fails on a full disk.
-                with suppress(UnavailableError):
-                    await self._store.delete_before(bodies)
-                await asyncio.to_thread(self._engine.drop_before, records, bodies)
-                await asyncio.to_thread(self._engine.seal_days, now)
+                await self._delete_and_seal(self._engine)
                 await asyncio.sleep(RETENTION_SECONDS)
             await asyncio.sleep(REOPEN_SECONDS)
+
+    async def _delete_and_seal(self, engine: LogEngine) -> None:
+        """Deletes what is older than the settings allow, then seals days. If a day cannot be sealed, this is tried again
+        after `RETENTION_SECONDS`, because each attempt sorts the whole day.
+        """
+        now = dt.datetime.now(dt.UTC)
+        records = (now - dt.timedelta(days=self._settings.log_store.keep_days)).date()
+        bodies = (now - dt.timedelta(days=self._settings.log_store.keep_bodies_days)).date()
+        # Deletes first, because sealing needs space, and fails on a full disk.
+        with suppress(UnavailableError):
+            await self._store.delete_before(bodies)
+        await asyncio.to_thread(engine.drop_before, records, bodies)
+        try:
+            await asyncio.to_thread(engine.seal_days, now)
+        except Exception as error:  # noqa: BLE001 - the records stay in the table of the latest days
+            self._failed_seals += 1
+            log.error("the records of a day cannot be moved to files, which is tried again in an hour: %s", error)  # noqa: TRY400 - the message is enough without a traceback
 
     # ── requests ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -379,6 +390,7 @@ class LogWorker:
                 "log_records_invalid": ingest.invalid if ingest else 0,
                 "log_store_failures": ingest.failed if ingest else 0,
                 "log_worker_lag_seconds": self._ingest_clock.seconds(),
+                "log_seal_failures": self._failed_seals,
             }
         if self._otel:
             metrics |= self._otel.metrics()

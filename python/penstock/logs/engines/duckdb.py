@@ -157,13 +157,22 @@ class DuckDbEngine:
             return run_query(DuckDbFragments(cursor, self._days, self._text, query, end), query)
 
     def seal_days(self, now: dt.datetime) -> None:
-        """Writes days before yesterday to Parquet files, with amendments applied."""
+        """Writes days before yesterday to Parquet files, with amendments applied. A day that fails does not stop others;
+        then raises the last error.
+        """
         yesterday = now.astimezone(dt.UTC).toordinal() - 1
+        failure: Exception | None = None
         for day in self._days.list_unsealed(self._cursor()):
             if day.toordinal() < yesterday:
-                with self._transaction() as cursor:
-                    replaced = self._days.seal(cursor, day)
+                try:
+                    with self._transaction() as cursor:
+                        replaced = self._days.seal(cursor, day)
+                except (duckdb.Error, OSError) as error:
+                    failure = error
+                    continue
                 self._days.retire(replaced)
+        if failure:
+            raise failure
 
     def drop_before(self, records: dt.date, bodies: dt.date) -> None:
         """Deletes records and feedback of days before `records`, and the full-text index before `bodies`."""
