@@ -7,11 +7,14 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import datetime as dt
 import logging
+import math
 import os
 import re
 import secrets
 import time
+import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -25,7 +28,6 @@ from penstock.logs.messages import DAMAGED
 from penstock.logs.spool_format import BODY_NAMES, MEBIBYTE
 
 if TYPE_CHECKING:
-    import datetime as dt
     from collections.abc import Callable, Mapping
 
     from penstock.logs.batch import Position
@@ -46,6 +48,9 @@ PACKS, PACK_SUFFIX, DRAFT_SUFFIX = "packs", ".pack", ".new"
 # First folder in the paths of single objects (`v1`, `v2`). Lifecycle rules of buckets can select it, and other tools
 # expect this name.
 OBJECT_CLASS = "30"
+# Number of slashes in the key of an object of `v1`: `30/organisation/log.json`.
+OBJECT_NAME_SLASHES = 2
+UUID_V7, UUID_V7_TIME_SHIFT = 7, 80
 UNSAFE_PATTERN = re.compile(r"[^A-Za-z0-9_.-]")
 HOUR_PATTERN = re.compile(r"(\d{4})-(\d{2})-(\d{2})T(\d{2})")
 UPLOAD_RETRY_SECONDS = 1.0
@@ -82,6 +87,14 @@ class Bucket(Protocol):
 
     async def list_folders(self, start: str) -> list[str]:
         """Returns the names of folders directly below a name."""
+        ...
+
+    async def list_names(self, start: str) -> list[str]:
+        """Returns up to 1,000 names that start with this text, in alphabetical order."""
+        ...
+
+    async def delete(self, *names: str) -> None:
+        """Deletes blobs."""
         ...
 
     async def delete_below(self, folder: str) -> int:
@@ -309,12 +322,14 @@ class PackStore:
             return {DAMAGED: b""}
 
     async def delete_before(self, day: dt.date) -> int:
-        """Deletes packs of earlier days. Single objects (`v1`, `v2`) in a bucket are left to its lifecycle rules."""
+        """Deletes packs and single objects (`v1`, `v2`) of earlier days."""
         count = await asyncio.to_thread(self._delete_local, day)
         if self._bucket:
             for name in await self._bucket.list_folders(f"{PACKS}/"):
                 if _is_day(name) and name < day.isoformat():
                     count += await self._bucket.delete_below(f"{PACKS}/{name}")
+            for organisation in await self._bucket.list_folders(f"{OBJECT_CLASS}/"):
+                count += await _delete_objects_before(self._bucket, f"{OBJECT_CLASS}/{organisation}", day)
         return count
 
     def _delete_local(self, day: dt.date) -> int:
@@ -336,6 +351,45 @@ class PackStore:
                     path.unlink()
                     count += 1
         return count
+
+
+async def _delete_objects_before(bucket: Bucket, organisation: str, day: dt.date) -> int:
+    """Deletes the single objects of an organisation that are of earlier days. Those of `v2` are in folders by date. The
+    names of those of `v1` begin with the time of their records, and are listed in this order.
+    """
+    count = 0
+    for workspace in await bucket.list_folders(f"{organisation}/"):
+        for folder in await _list_date_folders(bucket, f"{organisation}/{workspace}"):
+            if "-".join(folder.split("/")[-3:]) < day.isoformat():
+                count += await bucket.delete_below(folder)
+    limit_ms = int(dt.datetime.combine(day, dt.time(), dt.UTC).timestamp() * 1000)
+    while old := [name for name in await bucket.list_names(f"{organisation}/0") if _time_of_object(name) < limit_ms]:
+        await bucket.delete(*old)
+        count += len(old)
+    return count
+
+
+async def _list_date_folders(bucket: Bucket, workspace: str) -> list[str]:
+    """Returns the folders `year/month/day` of a workspace."""
+    folders = [workspace]
+    for pattern in (r"\d{4}", r"\d{2}", r"\d{2}"):
+        folders = [
+            f"{folder}/{name}"
+            for folder in folders
+            for name in await bucket.list_folders(f"{folder}/")
+            if re.fullmatch(pattern, name)
+        ]
+    return folders
+
+
+def _time_of_object(name: str) -> float:
+    """Returns the time in the id that is the name of an object, in milliseconds. Other names are never old."""
+    try:
+        identifier = uuid.UUID(name.rsplit("/", 1)[-1].removesuffix(".json"))
+    except ValueError:
+        return math.inf
+    is_direct = name.count("/") == OBJECT_NAME_SLASHES
+    return identifier.int >> UUID_V7_TIME_SHIFT if is_direct and identifier.version == UUID_V7 else math.inf
 
 
 def encode_bodies(bodies: Mapping[int, bytes]) -> bytes:

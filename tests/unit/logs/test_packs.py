@@ -6,6 +6,7 @@ import asyncio
 import datetime as dt
 import os
 import re
+import uuid
 from typing import TYPE_CHECKING
 
 import pytest
@@ -48,7 +49,15 @@ class FakeBucket:
         return self.content[name][offset : offset + length]
 
     async def list_folders(self, start: str) -> list[str]:
-        return sorted({name[len(start) :].split("/")[0] for name in self.content if name.startswith(start)})
+        below = [name[len(start) :] for name in self.content if name.startswith(start)]
+        return sorted({name.split("/")[0] for name in below if "/" in name})
+
+    async def list_names(self, start: str) -> list[str]:
+        return sorted(name for name in self.content if name.startswith(start))[:3]
+
+    async def delete(self, *names: str) -> None:
+        for name in names:
+            del self.content[name]
 
     async def delete_below(self, folder: str) -> int:
         names = [name for name in self.content if name.startswith(f"{folder}/")]
@@ -311,3 +320,25 @@ def test_retention_keeps_open_packs_and_counts_deleted_ones_as_done(tmp_path: Pa
 
     asyncio.run(scenario())
     assert (bucket.calls, writer.waiting_bytes, list((tmp_path / "packs").iterdir())) == ([], 0, [])
+
+
+@pytest.mark.parametrize("layout", ["v1", "v2"])
+def test_retention_deletes_single_objects_in_a_bucket(tmp_path: Path, layout: str):
+    bucket = FakeBucket()
+    writer, store, _ = make_store(tmp_path, bucket, layout)
+    for number, day in enumerate((1, 1, 1, 1, 2, 3)):
+        moment = dt.datetime(2026, 10, day, 23, 59, 59, number, dt.UTC)
+        name = uuid.UUID(int=(int(moment.timestamp() * 1000) << 80) | (7 << 76) | (2 << 62) | number)
+        record = PackedRecord(str(name), "o-1", "w-1", "red", moment.isoformat())
+        assert writer.add(record, BODIES, "node", "edge-1", Position(7, number))
+    # Not the name of a log.
+    bucket.content["30/o-1/0-other.json"] = b""
+    writer.commit(is_final=True)
+
+    async def scenario() -> None:
+        await store.upload_rest(5)
+        assert len(bucket.content) == 7
+        assert await store.delete_before(dt.date(2026, 10, 2)) == 4
+
+    asyncio.run(scenario())
+    assert len(bucket.content) == 3
