@@ -220,7 +220,8 @@ class LogReader:
                 parent_span_id=(span.parent_span_id or "").lower(),
             ),
         )
-        return ReceivedLog(log, LogIdentity(self._derive_id(span, started_at), started_at))
+        text = f"{self._workspace_id} {span.trace_id.lower()} {span.span_id.lower()}"
+        return ReceivedLog(log, LogIdentity(derive_id(text.encode(), started_at), started_at))
 
     def _to_log_of_record(self, item: msgspec.Raw, resource: Attributes) -> ReceivedLog:
         record = msgspec.json.decode(item, type=LogRecord)
@@ -254,7 +255,10 @@ class LogReader:
                 parent_span_id=(record.span_id or "").lower(),
             ),
         )
-        return ReceivedLog(log, LogIdentity(new_id(), self._check_time(moment)))
+        started_at = self._check_time(moment)
+        # Without a time, a log record that is sent again cannot be told from a new one.
+        identifier = derive_id(self._workspace_id.encode() + bytes(item), started_at) if nanoseconds else new_id()
+        return ReceivedLog(log, LogIdentity(identifier, started_at))
 
     def _check_time(self, nanoseconds: int) -> int:
         """Converts nanoseconds to milliseconds. Rejects times in the future, and times that are too old. An insertion
@@ -265,13 +269,11 @@ class LogReader:
             raise RejectedItemError("its time is in the future, or older than log_store.received_max_age_hours")
         return moment
 
-    def _derive_id(self, span: Span, started_at: int) -> str:
-        """Returns the id of a span's record: a UUID version 7 that is the same if the client sends the span again."""
-        text = f"{self._workspace_id} {span.trace_id.lower()} {span.span_id.lower()}"
-        rest = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=10).digest(), "big")
-        return str(
-            uuid.UUID(int=(started_at << 80) | (7 << 76) | (rest >> 68 << 64) | (2 << 62) | (rest & (2**62 - 1)))
-        )
+
+def derive_id(content: bytes, started_at: int) -> str:
+    """Returns the id of an item's record: a UUID version 7 that is the same if the client sends the item again."""
+    rest = int.from_bytes(hashlib.blake2b(content, digest_size=10).digest(), "big")
+    return str(uuid.UUID(int=(started_at << 80) | (7 << 76) | (rest >> 68 << 64) | (2 << 62) | (rest & (2**62 - 1))))
 
 
 def read_body(body: bytes, content_type: str, content_encoding: str, items: OtlpItems) -> bytes:

@@ -7,6 +7,7 @@ import datetime as dt
 import logging
 import os
 import re
+import secrets
 import shutil
 import threading
 import time
@@ -78,6 +79,7 @@ BUSY_MESSAGE = (
 # Age up to which segments of the control process are not deleted. After a restart, the control process looks in them
 # for records that it wrote before.
 CONTROL_RECORDS_SECONDS = 600
+NODE_NAME_FILE = "node-name"
 # Spool folder of an edge worker that started while its predecessor still ran.
 TEMPORARY_WRITER_PATTERN = re.compile(r"edge-\d+-\d+")
 
@@ -440,10 +442,23 @@ def make_engine(settings: Settings) -> LogEngine:
         from penstock.logs.engines.clickhouse import ClickHouseEngine
 
         days = {"keep_days": settings.log_store.keep_days, "keep_bodies_days": settings.log_store.keep_bodies_days}
-        return ClickHouseEngine(url.reveal(), os.uname().nodename, **days)
+        return ClickHouseEngine(url.reveal(), read_node_name(Path(settings.log_store_folder)), **days)
     from penstock.logs.engines.duckdb import DuckDbEngine
 
     return DuckDbEngine(Path(settings.log_store_folder) / "records")
+
+
+def read_node_name(folder: Path) -> str:
+    """Returns the name under which this node saves its positions in a shared log store. It is stored in a folder of the
+    node, because nodes may have the same host name, and a container gets a new one at each start.
+    """
+    path = folder / NODE_NAME_FILE
+    with suppress(FileNotFoundError):
+        return path.read_text().strip()
+    name = f"{os.uname().nodename}-{secrets.token_hex(8)}"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.write_text(name)
+    return name
 
 
 def make_exporter(settings: Settings) -> OtelExporter | None:

@@ -6,6 +6,7 @@ import asyncio
 import copy
 import gzip
 import json
+import time
 from typing import Any
 
 import msgspec
@@ -177,6 +178,19 @@ def test_items_beyond_the_limit_are_rejected(monkeypatch: pytest.MonkeyPatch):
     spans = read_spans(*[make_span()] * 5)
     assert (len(spans.logs), spans.rejected) == (2, 3)
     assert "at most 2 items" in spans.reason
+
+
+def test_log_record_that_is_sent_again_has_the_same_id():
+    moment = time.time_ns()
+    items = [{"timeUnixNano": str(moment), "body": {"stringValue": text}} for text in ("x", "y")]
+    body = json.dumps(make_logs(*items, {"body": {"stringValue": "x"}})).encode()
+    first, second = ([log.identity.id for log in LogReader("w", 48).read_log_records(body).logs] for _ in range(2))
+    assert first[:2] == second[:2]
+    # It has no time.
+    assert first[2] != second[2]
+    assert len({*first, *second}) == 4
+    other = [log.identity.id for log in LogReader("other", 48).read_log_records(body).logs]
+    assert not {*other} & {*first}
 
 
 def test_log_record_without_a_trace_is_read():
