@@ -242,7 +242,7 @@ class StoreIngest:
                 pending.refused.append(event.payload)
                 pending.bytes += len(event.payload)
             case spool_reader.KILLED:
-                line = make_killed_line(event)
+                line = make_killed_line(event, pending.reader.load_bodies)
                 pending.add_line(event.id, line)
                 self._store_bodies(pending, event, line)
             case spool.AMEND:

@@ -15,6 +15,7 @@ use penstock_core::{
     accounting::{
         body_secrets, inline_data,
         record::{batch_records, masking},
+        token_counting,
     },
     config::{Config, Strictness, schema},
     endpoints::batches::line_requests::{self, BatchLine},
@@ -455,6 +456,20 @@ pub fn mask_query(query: &str) -> String {
 #[pyfunction]
 pub fn shown_header<'v>(name: &str, value: &'v str) -> Option<&'v str> {
     masking::shown_header(name, value)
+}
+
+/// Counts the tokens of a request whose process was killed: of its body, and of the text of its response so far. Returns
+/// `None` if its operation is not billed by the tokens of its text.
+#[pyfunction]
+pub fn count_interrupted(
+    py: Python<'_>,
+    operation: &str,
+    model: &str,
+    body: &[u8],
+    response_text: &str,
+) -> Option<(usize, usize)> {
+    // Releases the interpreter, because the first count loads a vocabulary.
+    py.detach(|| token_counting::count_interrupted(operation, model, body, response_text))
 }
 
 /// Replaces each long base64 text in a recorded body by its size and digest. Returns `None` if there is none.

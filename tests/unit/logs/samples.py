@@ -241,7 +241,8 @@ def is_hit(record: dict[str, Any]) -> bool:
 
 
 def is_unpriced(record: dict[str, Any]) -> bool:
-    return bool(record.get("total_units")) and record.get("cost_nanodollars") is None and not is_hit(record)
+    is_used = bool(record.get("total_units")) or record["outcome"] == "killed"
+    return is_used and record.get("cost_nanodollars") is None and not is_hit(record)
 
 
 def has_fallen_back(record: dict[str, Any]) -> bool:
