@@ -331,6 +331,8 @@ def test_custom_logs_become_records_without_credentials(bootstrapped_url: Secret
             "content-type": "application/json",
             "referer": "https://h/",
         }
+        assert log["finalUntransformedRequest"]["headers"] == log["request"]["headers"]
+        assert log["metrics"]["internal_trace_id"] == log_id
         assert CANARY not in json.dumps(log)
         metrics = log["metrics"]
         expected = {
