@@ -131,13 +131,14 @@ fn mask_tool_field(name: &str, value: &mut Value) -> bool {
 fn mask_each(value: &mut Value, mask: fn(&mut Map<String, Value>) -> bool) -> bool {
     match value {
         Value::Object(fields) => mask(fields),
-        Value::Array(items) => items.iter_mut().fold(false, |any, item| mask_each(item, mask) || any),
+        // Every item is masked, not only the first with a secret.
+        Value::Array(items) => items.iter_mut().map(|item| usize::from(mask_each(item, mask))).sum::<usize>() > 0,
         _ => false,
     }
 }
 
 fn mask_each_field(fields: &mut Map<String, Value>, mask: fn(&str, &mut Value) -> bool) -> bool {
-    fields.iter_mut().fold(false, |any, (name, value)| mask(name, value) || any)
+    fields.iter_mut().map(|(name, value)| usize::from(mask(name, value))).sum::<usize>() > 0
 }
 
 #[cfg(test)]

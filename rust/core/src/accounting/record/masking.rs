@@ -191,7 +191,7 @@ pub fn mask_query(query: &str) -> String {
 
 /// Returns the part of a header's value that may be shown, and `None` if it may be a secret. The name is in lower case.
 pub fn shown_header<'v>(name: &str, value: &'v str) -> Option<&'v str> {
-    shown_value(name.as_bytes(), value.as_bytes(), &[]).and_then(|shown| std::str::from_utf8(shown).ok())
+    shown_value(name.as_bytes(), value.as_bytes(), &[]).and_then(|bytes| std::str::from_utf8(bytes).ok())
 }
 
 /// Returns true if the parameter may grant access: a secret, or the signature of a presigned URL.
