@@ -283,6 +283,11 @@ METRIC_FAMILIES = {
         "penstock_log_bodies_waiting_bytes", "gauge", "bytes of bodies that wait for their upload"
     ),
     "log_uploads": MetricFamily("penstock_log_uploads_total", "counter", "packs of bodies that were uploaded"),
+    "log_seal_failures": MetricFamily(
+        "penstock_log_seal_failures_total",
+        "counter",
+        "failed attempts to move the records of earlier days to files; each is repeated",
+    ),
     "log_upload_failures": MetricFamily(
         "penstock_log_upload_failures_total", "counter", "failed uploads and probes; each is repeated"
     ),

@@ -9,7 +9,7 @@ from joserfc import jws
 
 from tests.integration.canaries import canary
 from tests.integration.management_client import Client
-from tests.integration.raw_http import CHAT_PATH, JSON_HEADERS, chat_body, send_raw_request
+from tests.integration.raw_http import CHAT_PATH, JSON_HEADERS, MESSAGES_PATH, chat_body, send_raw_request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,3 +42,24 @@ def use_saved_providers(gateway: Gateway, fields: dict[str, str]) -> Iterator[Re
             yield send_raw_request(gateway.base_url, CHAT_PATH, chat_body(model), saved)
         for path in ("/v1/explain", CHAT_PATH):
             yield send_raw_request(gateway.base_url, path, chat_body(), {**saved, "x-gateway-explain": "true"})
+
+
+def send_bodies_with_secrets(gateway: Gateway, fields: dict[str, str]) -> Iterator[Response]:
+    """Sends requests with credentials for tools and data sources in their bodies, and logs of such requests."""
+    tool = {
+        "type": "mcp",
+        "server_label": "crm",
+        "server_url": f"https://user:{canary('password of a tool')}@crm.test/mcp?sig={canary('signature of a tool')}",
+        "authorization": canary("token of a tool"),
+        "headers": {"X-Team": canary("header of a tool")},
+    }
+    server = {"type": "url", "url": "https://crm.test/mcp", "authorization_token": canary("token of an MCP server")}
+    source = {"type": "azure_search", "parameters": {"authentication": {"key": canary("key of a data source")}}}
+    messages = [{"role": "user", "content": "hello"}]
+    body = {"model": "mock", "max_tokens": 9, "messages": messages, "input": "hello"}
+    body |= {"tools": [tool], "mcp_servers": [server], "data_sources": [source], "api_key": canary("key in a body")}
+    sent = {**fields, "x-gateway-provider": "mock"}
+    for path in (CHAT_PATH, MESSAGES_PATH, "/v1/responses", "/v1/proxy/agents", "/v1/realtime/client_secrets"):
+        yield send_raw_request(gateway.base_url, path, json.dumps(body).encode(), sent)
+    log = {"request": {"url": "https://x.test", "body": body}, "response": {"body": {"tools": [tool]}}}
+    yield send_raw_request(gateway.base_url, "/v1/logs", json.dumps(log).encode(), fields)

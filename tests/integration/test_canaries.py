@@ -18,7 +18,7 @@ from joserfc.jwk import ECKey
 from penstock.kit.log_exports import EXPORT_FIELDS
 from tests.integration import vaults as fakes
 from tests.integration.canaries import CANARIES, basic_auth, canary, find_secrets, gateway_output
-from tests.integration.canary_requests import send_tokens, use_saved_providers
+from tests.integration.canary_requests import send_bodies_with_secrets, send_tokens, use_saved_providers
 from tests.integration.conftest import run_init
 from tests.integration.management_client import ADMIN_KEY, Client
 from tests.integration.nodes import wait_for_redis
@@ -494,6 +494,7 @@ def test_no_stored_secret_is_written_shown_or_logged(
             5,
         )
         responses += use_saved_providers(gateway, fields)
+        responses += send_bodies_with_secrets(gateway, fields)
         for row in admin.read(f"/v1/configs?workspace_id={workspace['id']}")["data"]:
             responses.append(
                 send_raw_request(gateway.base_url, CHAT_PATH, chat_body(), {**fields, "x-gateway-config": row["slug"]})

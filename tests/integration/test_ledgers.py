@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -14,12 +15,15 @@ import subprocess
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import boto3
 import duckdb
 import pytest
+import zstandard
 
+from penstock.logs.packs import decode_bodies
+from penstock.logs.spool_format import MEBIBYTE
 from tests.bootstrapped_store import ADMIN_KEY, create_database
 from tests.gateway import ROOT
 from tests.integration.amazon import run_moto_program
@@ -29,7 +33,7 @@ from tests.integration.serving import has_usual_priority, is_log_worker, read_me
 from tests.processes import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from tests.gateway import Gateway
@@ -128,15 +132,48 @@ def start_client(gateway: Gateway, number: int, headers: dict[str, str]) -> subp
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, cwd=ROOT)
 
 
-def read_logged(folder: Path) -> dict[str, list[str]]:
-    """Returns the outcomes of the records of each trace, read from the files of the stopped log store."""
-    logged: dict[str, list[str]] = collections.defaultdict(list)
+class LoggedRecord(NamedTuple):
+    """Fields of a record in the log store, with the location of its bodies."""
+
+    trace_id: str
+    outcome: str
+    body: str
+    key: str | None
+    offset: int
+    length: int
+
+
+def read_logged(folder: Path) -> dict[str, list[LoggedRecord]]:
+    """Returns the records of each trace, read from the files of the stopped log store."""
+    logged: dict[str, list[LoggedRecord]] = collections.defaultdict(list)
+    location = ", ".join(f"coalesce(a.{name}, r.{name})" for name in ("body_key", "body_offset", "body_length"))
     with duckdb.connect(folder / "records.duckdb", read_only=True) as connection:
-        sources = ["SELECT trace_id, outcome FROM records"]
-        sources += [f"SELECT trace_id, outcome FROM '{path}'" for path in (folder / "days").glob("*.parquet")]  # noqa: S608 - a path of the test
-        for trace_id, outcome in connection.execute(" UNION ALL ".join(sources)).fetchall():
-            logged[trace_id].append(outcome)
+        columns = "id, trace_id, outcome, body, body_key, body_offset, body_length"
+        sources = [f"SELECT {columns} FROM records"]  # noqa: S608 - as below
+        sources += [f"SELECT {columns} FROM '{path}'" for path in (folder / "days").glob("*.parquet")]  # noqa: S608 - a path of the test
+        rows = connection.execute(
+            f"SELECT r.trace_id, r.outcome, r.body, {location} FROM ({' UNION ALL '.join(sources)}) AS r "  # noqa: S608 - as above
+            "LEFT JOIN amendments AS a USING (id)"
+        )
+        for row in rows.fetchall():
+            logged[row[0]].append(LoggedRecord(*row))
     return logged
+
+
+def check_bodies(records: Iterable[LoggedRecord], read_file: Callable[[str], bytes]) -> None:
+    """Reads the bodies of all records back. Each must have the body of its own request."""
+    by_key: dict[str, list[LoggedRecord]] = collections.defaultdict(list)
+    for record in records:
+        if record.body == "kept":
+            assert record.key, f"{record} has no bodies"
+            by_key[record.key].append(record)
+    for key, stored in by_key.items():
+        content = read_file(key)
+        for record in stored:
+            packed = content[record.offset : record.offset + record.length]
+            bodies = decode_bodies(zstandard.ZstdDecompressor().decompress(packed, max_output_size=MEBIBYTE))
+            assert json.loads(bodies["client_request"])["user"] == record.trace_id, record
+    print(f"{sum(map(len, by_key.values()))} bodies in {len(by_key)} files")
 
 
 @pytest.mark.figures
@@ -147,7 +184,8 @@ def test_ledgers_agree_through_kills_and_outages(tmp_path: Path, own_postgres: P
     with CountingProvider() as provider, run_moto_program(tmp_path) as (moto, moto_url):
         keys = {"aws_access_key_id": "AKIDEXAMPLE", "aws_secret_access_key": "aws-canary-0123456789"}
         bucket = {"Bucket": BUCKET, "CreateBucketConfiguration": {"LocationConstraint": REGION}}
-        boto3.client("s3", region_name=REGION, endpoint_url=moto_url, **keys).create_bucket(**bucket)  # type: ignore[arg-type]
+        s3 = boto3.client("s3", region_name=REGION, endpoint_url=moto_url, **keys)  # type: ignore[arg-type]
+        s3.create_bucket(**bucket)  # type: ignore[arg-type]
         tables = {
             "server": {"workers": WORKERS},
             "mock": {"host": provider.url},
@@ -182,7 +220,17 @@ def test_ledgers_agree_through_kills_and_outages(tmp_path: Path, own_postgres: P
             seconds = time.monotonic() - started
             wait_for("readiness after the last kill", gateway.is_ready, 60)
             wait_until_read(gateway)
-        check_ledgers(reports, provider.served, read_logged(tmp_path / "store" / "records"))
+        logged = read_logged(tmp_path / "store" / "records")
+        check_ledgers(reports, provider.served, logged)
+
+        def read_file(key: str) -> bytes:
+            """Returns a file that is in the bucket, or that waits for its upload."""
+            waiting = tmp_path / "store" / "waiting" / key
+            if waiting.exists():
+                return waiting.read_bytes()
+            return s3.get_object(Bucket=BUCKET, Key=f"logs/{key}")["Body"].read()
+
+        check_bodies(itertools.chain(*logged.values()), read_file)
     print(f"{REQUESTS} requests in {seconds:.0f} s, {dict(disturbances.done)}")
     assert disturbances.done["edge"] == KILLS, "the clients were done before the last kill; send more requests"
 
@@ -199,10 +247,10 @@ def wait_until_read(gateway: Gateway) -> None:
         time.sleep(1)
 
 
-def check_ledgers(reports: list[dict[str, Any]], served: list[str], logged: dict[str, list[str]]) -> None:
+def check_ledgers(reports: list[dict[str, Any]], served: list[str], logged: dict[str, list[LoggedRecord]]) -> None:
     sent = {trace_id for report in reports for trace_id in report["sent"]}
     acknowledged = {trace_id for report in reports for trace_id in report["acknowledged"]}
-    outcomes = collections.Counter(outcome for actual in logged.values() for outcome in actual)
+    outcomes = collections.Counter(record.outcome for actual in logged.values() for record in actual)
     print(f"sent {len(sent)}, acknowledged {len(acknowledged)}, at the provider {len(served)}, logged {outcomes}")
     missing = (acknowledged | set(served)) - logged.keys()
     assert not missing, f"{len(missing)} without a record, such as {sorted(missing)[:5]}"
@@ -210,5 +258,5 @@ def check_ledgers(reports: list[dict[str, Any]], served: list[str], logged: dict
     assert not doubled, f"{len(doubled)} with two records, such as {doubled[:5]}"
     assert logged.keys() <= sent
     assert len(served) == len(set(served)), "the provider received a request twice"
-    incomplete = [trace_id for trace_id in acknowledged if logged[trace_id] != ["complete"]]
+    incomplete = [trace_id for trace_id in acknowledged if logged[trace_id][0].outcome != "complete"]
     assert not incomplete, f"{len(incomplete)} acknowledged, but not complete, such as {incomplete[:5]}"

@@ -327,6 +327,16 @@ def test_request_of_a_killed_worker_is_logged_as_killed(key: Client):
     assert displayed["details"]["outcome"] == "killed"
     assert displayed["request"]["body"] == body
     assert displayed["response"]["body"] is None
+    # Its tokens are counted, but nobody knows what the provider bills.
+    metrics = displayed["metrics"]
+    assert (metrics["req_units"], metrics["res_units"], metrics["cost"]) == (metrics["total_units"], 0, None)
+    assert metrics["total_units"] > 0
+    assert killed["units_estimated"]
+    codes = key.read("/v1/analytics/graphs/errors/status-codes")["data_points"]
+    assert {"status_code": 0, "count": 1} in codes
+    stacks = key.read("/v1/analytics/graphs/errors/stacks")["data_points"]
+    assert [stat["count"] for point in stacks for stat in point["stats"] if not stat["response_status_code"]] == [1]
+    assert killed["ai_model"] in [row["ai_model"] for row in key.read("/v1/analytics/unpriced")["data"]]
 
 
 def spooled(client: Client, text: bytes) -> bool:

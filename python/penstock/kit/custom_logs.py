@@ -17,7 +17,6 @@ from sqlalchemy import select
 from penstock import engine
 from penstock.errors import PenstockError
 from penstock.ids import MASK_TEXT, PROVIDER_ALIASES, new_id
-from penstock.kit.audit import NON_SECRET_HEADERS
 from penstock.logs.spool_format import BODY_CUT, CLIENT_REQUEST, CLIENT_RESPONSE, END
 from penstock.logs.spool_writer import NewFrame
 from penstock.pricing.cost_calculator import StoredRequest
@@ -206,7 +205,8 @@ class CustomLogWriter:
         key = uuid.UUID(record["id"]).bytes
         bodies: list[NewFrame] = []
         for kind, body in ((CLIENT_REQUEST, item.request.body), (CLIENT_RESPONSE, item.response.body)):
-            content = msgspec.json.encode(body)
+            encoded = msgspec.json.encode(body)
+            content = engine.mask_body_secrets(encoded) or encoded
             is_cut = len(content) > self._max_body_bytes
             bodies.append(NewFrame(kind, key, content[: self._max_body_bytes], BODY_CUT if is_cut else 0))
         if keeps_bodies:
@@ -356,7 +356,7 @@ def list_provider_names(request: CustomRequest) -> list[str]:
 def mask_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """Masks the values of headers that may be credentials. Names become lower-case."""
     return {
-        name.lower()[:MAX_TEXT_CHARS]: value[:MAX_TEXT_CHARS] if name.lower() in NON_SECRET_HEADERS else MASK_TEXT
+        name.lower()[:MAX_TEXT_CHARS]: (engine.shown_header(name.lower(), value) or MASK_TEXT)[:MAX_TEXT_CHARS]
         for name, value in headers.items()
     }
 
@@ -367,10 +367,7 @@ def mask_url(url: str) -> str:
         parts = urlsplit(url)
     except ValueError:
         return MASK_TEXT
-    pairs = [pair.partition("=") for pair in parts.query.split("&") if pair]
-    query = "&".join(
-        f"{name}={MASK_TEXT}" if engine.is_secret_field(name) else f"{name}{sign}{value}" for name, sign, value in pairs
-    )
+    query = engine.mask_query(parts.query)
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, query, ""))
 
 

@@ -82,7 +82,7 @@ DESCRIPTIONS = {
     "weighted_feedback_min": "only requests with at least this average feedback: value times weight",
     "weighted_feedback_max": "only requests with at most this average feedback: value times weight",
     "virtual_keys": "only these saved providers: slugs separated by commas",
-    "configs": "only these configs: slugs separated by commas",
+    "configs": "only these configs: slugs or ids separated by commas",
     "api_key_ids": "only these API keys: ids separated by commas",
     "metadata": "only requests with this metadata: a JSON object of strings; a list of strings means any of them",
     "ai_org_model": "only these models: `provider__model` separated by commas",

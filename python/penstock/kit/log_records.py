@@ -27,6 +27,8 @@ TYPES: dict[ColumnType, Any] = {
     ColumnType.JSON: Any,
     ColumnType.MAP: dict[str, str] | None,
 }
+# Field that equals the id.
+INTERNAL_TRACE_ID = "internal_trace_id"
 COST_WORDS = "cost in cents; may be fractional; null if no price is known"
 # Columns that the response for one log contains in `metrics`, under the same name.
 METRIC_COLUMNS = (
@@ -34,7 +36,7 @@ METRIC_COLUMNS = (
     *("ai_model", "req_units", "res_units", "total_units", "request_url", "request_method", "response_status_code"),
     *("response_time", "is_proxy_call", "cache_status", "cache_type", "retry_success_count", "trace_id", "span_id"),
     *("span_name", "parent_span_id", "mode", "virtual_key", "source", "runtime", "runtime_version", "sdk_version"),
-    *("config", "internal_trace_id", "last_used_option_index", "config_version_id", "prompt_slug", "workspace_slug"),
+    *("config", "last_used_option_index", "config_version_id", "prompt_slug", "workspace_slug"),
     *("api_key_id", "request_parsing_time", "pre_processing_time", "cache_processing_time", "response_parsing_time"),
     *("authentication_time", "limit_check_time"),
     *("gateway_processing_time", "upstream_response_time", "prompt_version", "prompt_label"),
@@ -55,6 +57,7 @@ LogRecord = msgspec.defstruct(
     [
         *map(_record_field, SHOWN_COLUMNS),
         ("cost", Annotated[float | int | None, Meta(description=COST_WORDS)], None),
+        (INTERNAL_TRACE_ID, Annotated[str | None, Meta(description="trace that the gateway assigned")], None),
         ("object", Annotated[str, Meta(description="`log`")], "log"),
     ],
     frozen=True,
@@ -130,7 +133,7 @@ class Log(msgspec.Struct, frozen=True, kw_only=True):
 
 def to_record(fields: Mapping[str, Any]) -> Any:  # noqa: ANN401 - a struct that is built above
     """Converts the fields of a log to an item of a list response."""
-    return msgspec.convert(fields, LogRecord)
+    return msgspec.convert({**fields, INTERNAL_TRACE_ID: fields["id"]}, LogRecord)
 
 
 def to_new_record(line: Mapping[str, Any]) -> Any:  # noqa: ANN401 - as above
@@ -180,7 +183,10 @@ def to_log(
         created_at=record["created_at"],
         metrics=_build_metrics(record, organisation_name, log_format),
         final_untransformed_request=LogExchange(
-            body=decoded.get("client_request"), url=record["request_url"], method=record["request_method"]
+            body=decoded.get("client_request"),
+            url=record["request_url"],
+            method=record["request_method"],
+            headers=headers,
         ),
         transformed_request=LogExchange(body=decoded.get("upstream_request"), method=record["request_method"]),
         original_response=LogExchange(body=sent, method=record["request_method"], headers=response_headers),
@@ -195,6 +201,7 @@ def _build_metrics(record: Mapping[str, Any], organisation_name: str | None, log
     stream_mode = record.get("stream_mode")
     return {
         **{name: record.get(name) for name in METRIC_COLUMNS},
+        INTERNAL_TRACE_ID: record["id"],
         "organisation_name": organisation_name,
         "cost": record.get("cost"),
         "cost_currency": record.get("cost_currency") or "USD",

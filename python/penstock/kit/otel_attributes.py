@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
+from penstock.engine import is_secret_field
+from penstock.ids import MASK_TEXT
 from penstock.kit.custom_logs import mask_url
 
 if TYPE_CHECKING:
@@ -97,6 +99,8 @@ def split_attributes(pairs: Iterable[KeyValue] | None) -> Attributes:
             attributes.response_headers[name.removeprefix(RESPONSE_HEADER)] = _join(value)
         elif name in URL_NAMES and isinstance(value, str):
             attributes.values[name] = mask_url(value)
+        elif isinstance(value, str) and not value.isdecimal() and is_secret_field(name):
+            attributes.values[name] = MASK_TEXT
         elif name and name not in HIDDEN_NAMES:
             attributes.values[name] = value
     return attributes

@@ -28,7 +28,7 @@ MAX_BODY_BYTES = 16 * 1024 * 1024
 MAX_ITEMS, MAX_NAME_CHARS, MAX_METADATA_PAIRS = 5000, 512, 48
 # Maximum lead of a client's clock. Items with later times are rejected.
 MAX_CLOCK_LEAD_MS = 3600 * 1000
-DAY_MS, NANOSECONDS_PER_MS = 24 * 3600 * 1000, 1_000_000
+HOUR_MS, NANOSECONDS_PER_MS = 3600 * 1000, 1_000_000
 GZIP_WINDOW_BITS = 31
 TRACE_ID, SPAN_ID = re.compile(r"(?!0{32})[0-9a-fA-F]{32}"), re.compile(r"(?!0{16})[0-9a-fA-F]{16}")
 ERROR_STATUS = 2
@@ -150,11 +150,11 @@ class RejectedItemError(ValueError):
 class LogReader:
     """Parses the spans and log records of one request."""
 
-    def __init__(self, workspace_id: str, keep_days: int) -> None:
-        """Stores the workspace of the logs. `keep_days` is the maximum age of records in the log store."""
+    def __init__(self, workspace_id: str, max_age_hours: int) -> None:
+        """Stores the workspace of the logs, and the maximum age of items."""
         self._workspace_id = workspace_id
         self._now = now()
-        self._oldest_ms = self._now - keep_days * DAY_MS
+        self._oldest_ms = self._now - max_age_hours * HOUR_MS
 
     def read_spans(self, body: bytes) -> ReceivedLogs:
         """Returns the logs of spans. Raises `InvalidError` if the body is not a request with spans."""
@@ -220,7 +220,8 @@ class LogReader:
                 parent_span_id=(span.parent_span_id or "").lower(),
             ),
         )
-        return ReceivedLog(log, LogIdentity(self._derive_id(span, started_at), started_at))
+        text = f"{self._workspace_id} {span.trace_id.lower()} {span.span_id.lower()}"
+        return ReceivedLog(log, LogIdentity(derive_id(text.encode(), started_at), started_at))
 
     def _to_log_of_record(self, item: msgspec.Raw, resource: Attributes) -> ReceivedLog:
         record = msgspec.json.decode(item, type=LogRecord)
@@ -254,24 +255,25 @@ class LogReader:
                 parent_span_id=(record.span_id or "").lower(),
             ),
         )
-        return ReceivedLog(log, LogIdentity(new_id(), self._check_time(moment)))
+        started_at = self._check_time(moment)
+        # Without a time, a log record that is sent again cannot be told from a new one.
+        identifier = derive_id(self._workspace_id.encode() + bytes(item), started_at) if nanoseconds else new_id()
+        return ReceivedLog(log, LogIdentity(identifier, started_at))
 
     def _check_time(self, nanoseconds: int) -> int:
-        """Converts nanoseconds to milliseconds. Rejects times in the future, and times before the oldest records of the
-        log store.
+        """Converts nanoseconds to milliseconds. Rejects times in the future, and times that are too old. An insertion
+        looks for duplicates in the files of all days that it has, so old items would delay those of all tenants.
         """
         moment = nanoseconds // NANOSECONDS_PER_MS
         if not self._oldest_ms <= moment <= self._now + MAX_CLOCK_LEAD_MS:
-            raise RejectedItemError("its time is in the future, or before log_store.keep_days")
+            raise RejectedItemError("its time is in the future, or older than log_store.received_max_age_hours")
         return moment
 
-    def _derive_id(self, span: Span, started_at: int) -> str:
-        """Returns the id of a span's record: a UUID version 7 that is the same if the client sends the span again."""
-        text = f"{self._workspace_id} {span.trace_id.lower()} {span.span_id.lower()}"
-        rest = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=10).digest(), "big")
-        return str(
-            uuid.UUID(int=(started_at << 80) | (7 << 76) | (rest >> 68 << 64) | (2 << 62) | (rest & (2**62 - 1)))
-        )
+
+def derive_id(content: bytes, started_at: int) -> str:
+    """Returns the id of an item's record: a UUID version 7 that is the same if the client sends the item again."""
+    rest = int.from_bytes(hashlib.blake2b(content, digest_size=10).digest(), "big")
+    return str(uuid.UUID(int=(started_at << 80) | (7 << 76) | (rest >> 68 << 64) | (2 << 62) | (rest & (2**62 - 1))))
 
 
 def read_body(body: bytes, content_type: str, content_encoding: str, items: OtlpItems) -> bytes:

@@ -80,7 +80,6 @@ COLUMNS: tuple[Column, ...] = (
         span_id="span",
         span_name="name of the span",
         parent_span_id="span that caused this one",
-        internal_trace_id="trace that the gateway assigned",
         request_url="path and query, with secrets masked",
     ),
     *_define(
@@ -210,7 +209,8 @@ def render_markdown() -> list[str]:
     ]
     introduction = (
         "The log store has one row per request. DuckDB and ClickHouse have the same columns. With DuckDB, each day before "
-        "yesterday is a Parquet file `days/<day>.<number>.parquet` in `log_store.path`, which other tools may read."
+        "yesterday is one or more Parquet files `days/<day>.<number>.parquet` in `log_store.path`, which other tools may "
+        "read."
     )
     origins = [
         "- `record`: the value has the same key in the record file.",

@@ -242,7 +242,7 @@ class StoreIngest:
                 pending.refused.append(event.payload)
                 pending.bytes += len(event.payload)
             case spool_reader.KILLED:
-                line = make_killed_line(event)
+                line = make_killed_line(event, pending.reader.load_bodies)
                 pending.add_line(event.id, line)
                 self._store_bodies(pending, event, line)
             case spool.AMEND:
@@ -308,8 +308,12 @@ class StoreIngest:
         self.packs.commit()
         self.inserted += len(batch.records)
         self.follower.saved.update(positions)
-        self._publish(batch.records)
-        self._observe(group)
+        # The records are stored, so a failure of a reader must not insert them again.
+        for show in (lambda: self._publish(batch.records), lambda: self._observe(group)):
+            try:
+                show()
+            except Exception:
+                log.exception("new records cannot be shown in live tails or request metrics")
         return True
 
     def _write_refused_requests(self, group: list[PendingBatch]) -> None:

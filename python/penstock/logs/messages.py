@@ -9,6 +9,8 @@ from penstock.logs.query import LogQuery
 QUERY_PATH, TAIL_PATH, METRICS_PATH = "/query", "/tail", "/metrics"
 REQUEST_METRICS_PATH = "/metrics/requests"
 BODIES_PATH = "/logs/{id}/bodies"
+# Name of the only body in a response about bodies that cannot be decoded, or that were deleted.
+DAMAGED, EXPIRED = LOST_BODIES = ("damaged", "expired")
 INVALID, NOT_FOUND, TOO_LARGE, UNAVAILABLE = 400, 404, 422, 503
 
 

@@ -232,7 +232,7 @@ class OtelExporter:
         # Requests without a valid key belong to no organisation, so they are not exported.
         if event.kind not in {spool.END, KILLED} or event.flags & spool.REFUSED:
             return
-        line = make_killed_line(event) if event.kind == KILLED else event.payload
+        line = make_killed_line(event, reader.load_bodies) if event.kind == KILLED else event.payload
         try:
             record = decode_record(line)
         except msgspec.MsgspecError as error:

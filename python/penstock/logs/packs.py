@@ -1,5 +1,5 @@
-"""Storage of bodies. A pack has the compressed bodies of many records. Its key is derived from a position in the spool,
-so reading the spool again writes the same bytes again.
+"""Storage of bodies. A pack has the compressed bodies of many records. Its key has the position of its first record in
+the spool, and a part that each process chooses anew. So a process that reads the spool again changes no earlier pack.
 """
 
 from __future__ import annotations
@@ -7,12 +7,16 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import datetime as dt
+import logging
+import math
 import os
 import re
-import shutil
+import secrets
 import time
+import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 import zstandard
@@ -20,14 +24,16 @@ import zstandard
 from penstock.errors import NotFoundError, UnavailableError
 from penstock.logs.batch import BodyLocation
 from penstock.logs.breaker import BreakerState
+from penstock.logs.messages import DAMAGED
 from penstock.logs.spool_format import BODY_NAMES, MEBIBYTE
 
 if TYPE_CHECKING:
-    import datetime as dt
     from collections.abc import Callable, Mapping
 
     from penstock.logs.batch import Position
     from penstock.logs.breaker import StorageBreaker
+
+log = logging.getLogger("penstock")
 
 MAX_PACK_BYTES = 32 * MEBIBYTE
 # Time after which a pack is complete even if it is small. Only complete packs are uploaded, because an object in a
@@ -42,9 +48,13 @@ PACKS, PACK_SUFFIX, DRAFT_SUFFIX = "packs", ".pack", ".new"
 # First folder in the paths of single objects (`v1`, `v2`). Lifecycle rules of buckets can select it, and other tools
 # expect this name.
 OBJECT_CLASS = "30"
+# Number of slashes in the key of an object of `v1`: `30/organisation/log.json`.
+OBJECT_NAME_SLASHES = 2
+UUID_V7, UUID_V7_TIME_SHIFT = 7, 80
 UNSAFE_PATTERN = re.compile(r"[^A-Za-z0-9_.-]")
 HOUR_PATTERN = re.compile(r"(\d{4})-(\d{2})-(\d{2})T(\d{2})")
 UPLOAD_RETRY_SECONDS = 1.0
+PROCESS_NAME_BYTES = 4
 
 
 class PackedRecord(msgspec.Struct, frozen=True):
@@ -56,6 +66,12 @@ class PackedRecord(msgspec.Struct, frozen=True):
     workspace_slug: str | None = None
     created_at: str = ""
     trace_id: str | None = None
+
+
+class StoredBodies(msgspec.Struct, frozen=True):
+    """Part of a single object (`v1`, `v2`) with the bodies of a record."""
+
+    bodies: dict[str, dict[str, str]]
 
 
 class Bucket(Protocol):
@@ -71,6 +87,14 @@ class Bucket(Protocol):
 
     async def list_folders(self, start: str) -> list[str]:
         """Returns the names of folders directly below a name."""
+        ...
+
+    async def list_names(self, start: str) -> list[str]:
+        """Returns up to 1,000 names that start with this text, in alphabetical order."""
+        ...
+
+    async def delete(self, *names: str) -> None:
+        """Deletes blobs."""
         ...
 
     async def delete_below(self, folder: str) -> int:
@@ -89,6 +113,13 @@ class OpenPack(msgspec.Struct):
     opened_at: float
     size: int = 0
     buffer: bytearray = msgspec.field(default_factory=bytearray)
+
+
+class SealedFile(NamedTuple):
+    """A complete file that may be uploaded."""
+
+    key: str
+    size: int
 
 
 class PackWriter:
@@ -113,19 +144,26 @@ class PackWriter:
         self._compressor = zstandard.ZstdCompressor(level=COMPRESSION_LEVEL)
         self._open: dict[tuple[str, str, str], OpenPack] = {}
         self._buffered = 0
-        self._full: list[str] = []
-        # Keys of complete packs, which may be uploaded. Packs of an earlier process are always complete.
-        self.sealed: list[str] = []
+        # Part of the keys of packs that tells those of this process from those of earlier ones.
+        self._process_name = secrets.token_hex(PROCESS_NAME_BYTES)
+        self._full: list[SealedFile] = []
+        # Complete files. Those of an earlier process are always complete.
+        self.sealed: list[SealedFile] = []
         if is_remote:
             for path in sorted(self.root.rglob("*")):
                 if path.is_file() and path.suffix != DRAFT_SUFFIX:
-                    self.sealed.append(path.relative_to(self.root).as_posix())
-                    self.added_bytes += path.stat().st_size
+                    file = SealedFile(path.relative_to(self.root).as_posix(), path.stat().st_size)
+                    self.sealed.append(file)
+                    self.added_bytes += file.size
 
     @property
     def waiting_bytes(self) -> int:
         """Bytes that wait for their upload to a bucket."""
         return max(0, self.added_bytes - self.uploaded_bytes) if self._is_remote else 0
+
+    def list_open_keys(self) -> set[str]:
+        """Returns the keys of packs to which bodies may still be added. Another thread may call this."""
+        return {pack.key for pack in list(self._open.values())}
 
     def add(
         self, record: PackedRecord, bodies: Mapping[int, bytes], node: str, writer: str, at: Position
@@ -144,10 +182,10 @@ class PackWriter:
         pack = self._open.get(workspace)
         if pack and pack.size and pack.size + len(content) > MAX_PACK_BYTES:
             self._write_buffer(pack)
-            self._full.append(pack.key)
+            self._full.append(SealedFile(pack.key, pack.size))
             pack = None
         if pack is None:
-            name = f"{_safe(node)}-{_safe(writer)}-{at.segment}-{at.offset}{PACK_SUFFIX}"
+            name = f"{_safe(node)}-{_safe(writer)}-{at.segment}-{at.offset}-{self._process_name}{PACK_SUFFIX}"
             pack = OpenPack(f"{PACKS}/{hour}/{workspace[0]}/{workspace[1]}/{name}", self._clock())
             self._open[workspace] = pack
         location = BodyLocation(pack.key, pack.size, len(content))
@@ -172,7 +210,7 @@ class PackWriter:
         oldest = self._clock() - MAX_PACK_AGE_SECONDS
         for location, pack in list(self._open.items()):
             if is_final or pack.opened_at <= oldest:
-                self._full.append(pack.key)
+                self._full.append(SealedFile(pack.key, pack.size))
                 del self._open[location]
         if self._is_remote:
             self.sealed += self._full
@@ -184,9 +222,7 @@ class PackWriter:
         path = self.root / pack.key
         path.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
         start = pack.size - len(pack.buffer)
-        # The first write replaces the file of an earlier process.
-        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (0 if start else os.O_TRUNC)
-        file = os.open(path, flags, OWNER_ONLY_MODE)
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, OWNER_ONLY_MODE)
         try:
             view, at = memoryview(pack.buffer), start
             while view:
@@ -210,7 +246,7 @@ class PackWriter:
             file.write(content)
         draft.replace(path)
         self.added_bytes += len(content)
-        self._full.append(key)
+        self._full.append(SealedFile(key, len(content)))
         return BodyLocation(key, 0, len(content))
 
 
@@ -235,16 +271,18 @@ class PackStore:
         """Uploads the next complete pack. Returns false if there is none or the upload failed."""
         if not self._bucket or not self.writer.sealed or self.breaker.state is BreakerState.OPEN:
             return False
+        key, size = self.writer.sealed[0]
+        path = self.writer.root / key
         try:
             if self.breaker.state is BreakerState.PROBING:
                 await self._bucket.probe()
                 self.breaker.record_success()
-            key = self.writer.sealed[0]
-            path = self.writer.root / key
             content = await asyncio.to_thread(path.read_bytes)
             await self._bucket.put_bytes(key, content)
         except FileNotFoundError:
+            # Retention has deleted it, or it was written again under the same name, and uploaded already.
             self.writer.sealed.pop(0)
+            self.writer.uploaded_bytes += size
             return True
         except (UnavailableError, NotFoundError) as error:
             self.failed_uploads += 1
@@ -254,7 +292,7 @@ class PackStore:
         self.writer.sealed.pop(0)
         self.uploaded += 1
         await asyncio.to_thread(path.unlink, missing_ok=True)
-        self.writer.uploaded_bytes += len(content)
+        self.writer.uploaded_bytes += size
         return True
 
     async def upload_rest(self, seconds: float) -> None:
@@ -265,7 +303,9 @@ class PackStore:
                     pass
 
     async def read(self, location: BodyLocation) -> dict[str, bytes]:
-        """Returns the bodies of a record by name. Raises `NotFoundError` if they were deleted."""
+        """Returns the bodies of a record by name. If they cannot be decoded, the only name is `DAMAGED`. Raises
+        `NotFoundError` if they were deleted.
+        """
         try:
             content = await asyncio.to_thread(_read_file_range, self.writer.root / location.key, location)
         except OSError:
@@ -273,26 +313,37 @@ class PackStore:
                 message = "the bodies of this log are no longer stored"
                 raise NotFoundError(message) from None
             content = await self._bucket.read_range(location.key, location.offset, location.length)
-        if not location.key.endswith(PACK_SUFFIX):
-            return decode_record_bodies(content)
-        return decode_bodies(zstandard.ZstdDecompressor().decompress(content, max_output_size=MAX_BODIES_BYTES))
+        try:
+            if not location.key.endswith(PACK_SUFFIX):
+                return decode_record_bodies(content)
+            return decode_bodies(zstandard.ZstdDecompressor().decompress(content, max_output_size=MAX_BODIES_BYTES))
+        except (zstandard.ZstdError, msgspec.MsgspecError, ValueError, KeyError) as error:
+            log.warning("the stored bodies %s at %d cannot be decoded: %s", location.key, location.offset, error)
+            return {DAMAGED: b""}
 
     async def delete_before(self, day: dt.date) -> int:
-        """Deletes packs of earlier days. Single objects (`v1`, `v2`) in a bucket are left to its lifecycle rules."""
+        """Deletes packs and single objects (`v1`, `v2`) of earlier days."""
         count = await asyncio.to_thread(self._delete_local, day)
         if self._bucket:
             for name in await self._bucket.list_folders(f"{PACKS}/"):
                 if _is_day(name) and name < day.isoformat():
                     count += await self._bucket.delete_below(f"{PACKS}/{name}")
+            for organisation in await self._bucket.list_folders(f"{OBJECT_CLASS}/"):
+                count += await _delete_objects_before(self._bucket, f"{OBJECT_CLASS}/{organisation}", day)
         return count
 
     def _delete_local(self, day: dt.date) -> int:
         count = 0
         packs = self.writer.root / PACKS
+        # Records may have an old time, so bodies may still be added to packs of earlier days.
+        open_keys = self.writer.list_open_keys()
         for folder in sorted(packs.iterdir()) if packs.is_dir() else []:
             if _is_day(folder.name) and folder.name < day.isoformat():
-                count += sum(1 for path in folder.rglob("*") if path.is_file())
-                shutil.rmtree(folder, ignore_errors=True)
+                for path in list(folder.rglob("*")):
+                    if path.is_file() and path.relative_to(self.writer.root).as_posix() not in open_keys:
+                        path.unlink(missing_ok=True)
+                        count += 1
+                _remove_empty_folders(folder)
         oldest = time.mktime(day.timetuple())
         for path in (self.writer.root / OBJECT_CLASS).rglob("*.json"):
             with contextlib.suppress(FileNotFoundError):
@@ -300,6 +351,45 @@ class PackStore:
                     path.unlink()
                     count += 1
         return count
+
+
+async def _delete_objects_before(bucket: Bucket, organisation: str, day: dt.date) -> int:
+    """Deletes the single objects of an organisation that are of earlier days. Those of `v2` are in folders by date. The
+    names of those of `v1` begin with the time of their records, and are listed in this order.
+    """
+    count = 0
+    for workspace in await bucket.list_folders(f"{organisation}/"):
+        for folder in await _list_date_folders(bucket, f"{organisation}/{workspace}"):
+            if "-".join(folder.split("/")[-3:]) < day.isoformat():
+                count += await bucket.delete_below(folder)
+    limit_ms = int(dt.datetime.combine(day, dt.time(), dt.UTC).timestamp() * 1000)
+    while old := [name for name in await bucket.list_names(f"{organisation}/0") if _time_of_object(name) < limit_ms]:
+        await bucket.delete(*old)
+        count += len(old)
+    return count
+
+
+async def _list_date_folders(bucket: Bucket, workspace: str) -> list[str]:
+    """Returns the folders `year/month/day` of a workspace."""
+    folders = [workspace]
+    for pattern in (r"\d{4}", r"\d{2}", r"\d{2}"):
+        folders = [
+            f"{folder}/{name}"
+            for folder in folders
+            for name in await bucket.list_folders(f"{folder}/")
+            if re.fullmatch(pattern, name)
+        ]
+    return folders
+
+
+def _time_of_object(name: str) -> float:
+    """Returns the time in the id that is the name of an object, in milliseconds. Other names are never old."""
+    try:
+        identifier = uuid.UUID(name.rsplit("/", 1)[-1].removesuffix(".json"))
+    except ValueError:
+        return math.inf
+    is_direct = name.count("/") == OBJECT_NAME_SLASHES
+    return identifier.int >> UUID_V7_TIME_SHIFT if is_direct and identifier.version == UUID_V7 else math.inf
 
 
 def encode_bodies(bodies: Mapping[int, bytes]) -> bytes:
@@ -336,11 +426,10 @@ def encode_record_bodies(record: PackedRecord, bodies: Mapping[int, bytes]) -> b
 
 def decode_record_bodies(content: bytes) -> dict[str, bytes]:
     """Returns the bodies in a JSON object of `encode_record_bodies`, by name."""
-    document: dict[str, Any] = msgspec.json.decode(content)
-    bodies: dict[str, dict[str, str]] = document["bodies"]
+    document = msgspec.json.decode(content, type=StoredBodies)
     return {
         name: body["text"].encode() if "text" in body else base64.b64decode(body["base64"])
-        for name, body in bodies.items()
+        for name, body in document.bodies.items()
     }
 
 
@@ -348,6 +437,13 @@ def _read_file_range(path: Path, location: BodyLocation) -> bytes:
     with path.open("rb") as file:
         file.seek(location.offset)
         return file.read(location.length)
+
+
+def _remove_empty_folders(folder: Path) -> None:
+    """Removes a folder and those in it, except for those with files."""
+    for path in (*sorted(folder.rglob("*"), reverse=True), folder):
+        with contextlib.suppress(OSError):
+            path.rmdir()
 
 
 def _hour_path(created_at: str) -> str:

@@ -100,7 +100,7 @@ class RecordFileConsumer:
             reader.release_old_bodies()
             count += len(events)
             for event in events:
-                self._accept(reader.name, event, now)
+                self._accept(reader, event, now)
         if is_final or now >= self._failing_until:
             self._flush(now, is_final=is_final)
         return count
@@ -111,20 +111,20 @@ class RecordFileConsumer:
         for file in self._files:
             file.close()
 
-    def _accept(self, writer: str, event: SpoolEvent, now: float) -> None:
+    def _accept(self, reader: WriterReader, event: SpoolEvent, now: float) -> None:
         due = now
         if event.kind == spool.AMEND:
-            self._amend(writer, event, now)
+            self._amend(reader.name, event, now)
             return
         if event.kind == KILLED:
-            line = make_killed_line(event)
+            line = make_killed_line(event, reader.load_bodies)
         elif event.kind == spool.END:
             line = event.payload
             if event.flags & spool.AMENDMENT_FOLLOWS:
                 due = now + AMENDMENT_WAIT_SECONDS
         else:
             return
-        waiting = WaitingLine(writer, event.at, line, bool(event.flags & spool.REFUSED), due)
+        waiting = WaitingLine(reader.name, event.at, line, bool(event.flags & spool.REFUSED), due)
         self._waiting.append(waiting)
         self._waiting_bytes += len(line)
         self._by_id[event.id] = waiting

@@ -7,12 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from penstock.logs.spool_format import BODIES_DROPPED, BODY_CUT
+from penstock.engine import count_interrupted
+from penstock.logs.body_text import extract_text
+from penstock.logs.spool_format import (
+    BODIES_DROPPED,
+    BODY_CUT,
+    CLIENT_REQUEST,
+    CLIENT_RESPONSE,
+    UPSTREAM_REQUEST,
+    UPSTREAM_RESPONSE,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
-    from penstock.logs.spool_reader import SpoolEvent
+    from penstock.logs.spool_reader import OpenRequest, SpoolEvent
 
 # Time that a record waits for its amendment. The token count of a response takes less. If the amendment comes later,
 # the record is written without it.
@@ -40,16 +49,37 @@ def encode_amendment(record_id: bytes, fields: Mapping[str, Any]) -> bytes:
     return msgspec.json.encode({"id": str(uuid.UUID(bytes=record_id)), "is_amendment": True, **fields})
 
 
-def make_killed_line(event: SpoolEvent) -> bytes:
-    """Returns the record of a request whose process was killed, built from its `BEGIN` frame."""
+def make_killed_line(event: SpoolEvent, load_bodies: Callable[[OpenRequest], Mapping[int, bytes]]) -> bytes:
+    """Returns the record of a request whose process was killed, built from its `BEGIN` frame. Its tokens are counted in
+    its bodies, as far as they are known.
+    """
     flags = event.request.flags if event.request else 0
     has_bodies = bool(event.request and event.request.bodies)
     body = "dropped" if flags & BODIES_DROPPED else "cut" if flags & BODY_CUT else "kept" if has_bodies else "off"
+    begin = decode_fields(event.payload)
+    bodies: Mapping[int, bytes] = load_bodies(event.request) if event.request and has_bodies else {}
     record = {
-        **decode_fields(event.payload),
+        **begin,
+        **_count_units(begin, bodies),
         "id": str(uuid.UUID(bytes=event.id)),
         "outcome": "killed",
         "is_success": False,
         "body": body,
     }
     return msgspec.json.encode(record)
+
+
+def _count_units(begin: Mapping[str, Any], bodies: Mapping[int, bytes]) -> dict[str, Any]:
+    """Returns the tokens and the bytes that the request and its response had so far. There is no cost, because nobody
+    knows what the provider bills; re-rating adds one.
+    """
+    request = bodies.get(UPSTREAM_REQUEST) or bodies.get(CLIENT_REQUEST)
+    if not request:
+        return {}
+    response = bodies.get(CLIENT_RESPONSE) or bodies.get(UPSTREAM_RESPONSE, b"")
+    operation, model = str(begin.get("operation") or ""), str(begin.get("ai_model") or "")
+    counted = count_interrupted(operation, model, request, extract_text(response))
+    if counted is None:
+        return {"bytes_out": len(response)}
+    units = {"req_units": counted[0], "res_units": counted[1], "total_units": sum(counted), "units_estimated": True}
+    return {"bytes_out": len(response), **units}

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 import msgspec
 
+from penstock.engine import mask_body_secrets
 from penstock.logs import spool_format as spool
 from penstock.logs.batch import Position
 from penstock.logs.spool_writer import list_segments, read_boot_id, read_process_start, segment_name
@@ -140,7 +141,7 @@ class WriterReader:
                 return
 
     def load_bodies(self, request: OpenRequest) -> dict[int, bytes]:
-        """Returns the bodies of a request by frame kind. Omits bodies whose segment was deleted."""
+        """Returns the bodies of a request by frame kind, with secrets masked. Omits bodies whose segment was deleted."""
         chunks: dict[int, list[bytes]] = {}
         try:
             for part in request.bodies:
@@ -149,7 +150,10 @@ class WriterReader:
         except OSError:
             self.dropped_bodies += 1
             return {}
-        return {kind: b"".join(parts) for kind, parts in chunks.items()}
+        bodies = {kind: b"".join(parts) for kind, parts in chunks.items()}
+        # The engine masks the bodies of requests that it has complete. Others arrive in pieces, and responses may
+        # repeat what the client sent.
+        return {kind: mask_body_secrets(body) or body for kind, body in bodies.items()}
 
     def release_old_bodies(self) -> None:
         """Drops bodies in segments that are far behind, so that long requests do not prevent the deletion of

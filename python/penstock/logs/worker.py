@@ -7,6 +7,7 @@ import datetime as dt
 import logging
 import os
 import re
+import secrets
 import shutil
 import threading
 import time
@@ -78,6 +79,7 @@ BUSY_MESSAGE = (
 # Age up to which segments of the control process are not deleted. After a restart, the control process looks in them
 # for records that it wrote before.
 CONTROL_RECORDS_SECONDS = 600
+NODE_NAME_FILE = "node-name"
 # Spool folder of an edge worker that started while its predecessor still ran.
 TEMPORARY_WRITER_PATTERN = re.compile(r"edge-\d+-\d+")
 
@@ -114,6 +116,7 @@ class LogWorker:
         self._queries = FairSlots(MAX_QUERIES, MAX_QUERIES_PER_ORGANISATION, MAX_QUERIES_PER_SCOPE)
         self._spool_bytes = 0
         self._spool_age = 0.0
+        self._failed_seals = 0
 
     async def run(self, listener: socket.socket, stop: asyncio.Event) -> None:
         """Runs until `stop` is set, then reads the rest of the spool."""
@@ -263,16 +266,26 @@ class LogWorker:
     async def _run_retention(self) -> None:
         while True:
             if self._is_open and self._engine:
-                now = dt.datetime.now(dt.UTC)
-                records = (now - dt.timedelta(days=self._settings.log_store.keep_days)).date()
-                bodies = (now - dt.timedelta(days=self._settings.log_store.keep_bodies_days)).date()
-                # Deletes first, because sealing needs space, and fails on a full disk.
-                with suppress(UnavailableError):
-                    await self._store.delete_before(bodies)
-                await asyncio.to_thread(self._engine.drop_before, records, bodies)
-                await asyncio.to_thread(self._engine.seal_days, now)
+                await self._delete_and_seal(self._engine)
                 await asyncio.sleep(RETENTION_SECONDS)
             await asyncio.sleep(REOPEN_SECONDS)
+
+    async def _delete_and_seal(self, engine: LogEngine) -> None:
+        """Deletes what is older than the settings allow, then seals days. If a day cannot be sealed, this is tried again
+        after `RETENTION_SECONDS`, because each attempt sorts the whole day.
+        """
+        now = dt.datetime.now(dt.UTC)
+        records = (now - dt.timedelta(days=self._settings.log_store.keep_days)).date()
+        bodies = (now - dt.timedelta(days=self._settings.log_store.keep_bodies_days)).date()
+        # Deletes first, because sealing needs space, and fails on a full disk.
+        with suppress(UnavailableError):
+            await self._store.delete_before(bodies)
+        await asyncio.to_thread(engine.drop_before, records, bodies)
+        try:
+            await asyncio.to_thread(engine.seal_days, now)
+        except Exception as error:  # noqa: BLE001 - the records stay in the table of the latest days
+            self._failed_seals += 1
+            log.error("the records of a day cannot be moved to files, which is tried again in an hour: %s", error)  # noqa: TRY400 - the message is enough without a traceback
 
     # ── requests ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -321,7 +334,7 @@ class LogWorker:
             location = answer.get("bodies")
             bodies = await self._store.read(msgspec.convert(location, BodyLocation)) if location else {}
         except NotFoundError:
-            bodies = {}
+            bodies = {messages.EXPIRED: b""}
         except (LogEngineError, UnavailableError) as error:
             return _respond(ErrorMessage(str(error)), messages.UNAVAILABLE)
         return _respond({name: encode_text(body) for name, body in bodies.items()})
@@ -379,6 +392,7 @@ class LogWorker:
                 "log_records_invalid": ingest.invalid if ingest else 0,
                 "log_store_failures": ingest.failed if ingest else 0,
                 "log_worker_lag_seconds": self._ingest_clock.seconds(),
+                "log_seal_failures": self._failed_seals,
             }
         if self._otel:
             metrics |= self._otel.metrics()
@@ -428,10 +442,23 @@ def make_engine(settings: Settings) -> LogEngine:
         from penstock.logs.engines.clickhouse import ClickHouseEngine
 
         days = {"keep_days": settings.log_store.keep_days, "keep_bodies_days": settings.log_store.keep_bodies_days}
-        return ClickHouseEngine(url.reveal(), os.uname().nodename, **days)
+        return ClickHouseEngine(url.reveal(), read_node_name(Path(settings.log_store_folder)), **days)
     from penstock.logs.engines.duckdb import DuckDbEngine
 
     return DuckDbEngine(Path(settings.log_store_folder) / "records")
+
+
+def read_node_name(folder: Path) -> str:
+    """Returns the name under which this node saves its positions in a shared log store. It is stored in a folder of the
+    node, because nodes may have the same host name, and a container gets a new one at each start.
+    """
+    path = folder / NODE_NAME_FILE
+    with suppress(FileNotFoundError):
+        return path.read_text().strip()
+    name = f"{os.uname().nodename}-{secrets.token_hex(8)}"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.write_text(name)
+    return name
 
 
 def make_exporter(settings: Settings) -> OtelExporter | None:

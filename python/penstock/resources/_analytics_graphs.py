@@ -118,7 +118,9 @@ class RatePoint(msgspec.Struct, frozen=True):
 class StatusCount(msgspec.Struct, frozen=True):
     """Number of responses with one status code."""
 
-    response_status_code: Annotated[int, Meta(description="status code of the response")]
+    response_status_code: Annotated[
+        int, Meta(description="status code of the response; 0: no response, the worker was killed")
+    ]
     count: Annotated[Number, Meta(description="number of responses with it")]
 
 
@@ -139,7 +141,7 @@ class StatusCodesSummary(msgspec.Struct, frozen=True):
 class StatusCodePoint(msgspec.Struct, frozen=True):
     """Number of errors with one status code in the whole time range."""
 
-    status_code: Annotated[int, Meta(description="status code of the response")]
+    status_code: Annotated[int, Meta(description="status code of the response; 0: no response, the worker was killed")]
     count: Annotated[Number, Meta(description="number of errors with it")]
 
 

@@ -42,7 +42,9 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     metadata_value: Annotated[_Text, Meta(description="value of the metadata key")] = UNSET
     ai_service: Annotated[_Text, Meta(description="provider, such as `openai`")] = UNSET
     model: Annotated[_Text, Meta(description="model")] = UNSET
-    status_code: Annotated[int | _Text, Meta(description="status code of the response")] = UNSET
+    status_code: Annotated[
+        int | _Text, Meta(description="status code of the response; 0: no response, the worker was killed")
+    ] = UNSET
     api_key: Annotated[_Text, Meta(description="id of the API key")] = UNSET
     config: Annotated[_Text, Meta(description="slug of the config")] = UNSET
     workspace: Annotated[_Text, Meta(description="slug of the workspace")] = UNSET

@@ -21,6 +21,7 @@ from penstock.kit.log_filters import WORKSPACE_WORDS, GivenFilters, read_log_fil
 from penstock.kit.log_records import SHOWN_COLUMN_NAMES, Log, LogRecord, to_log, to_new_record
 from penstock.kit.log_service import LogService, list_items
 from penstock.kit.tenant_session import RequestContext
+from penstock.logs import messages
 from penstock.logs.query import MAX_PAGE_SIZE, MAX_SEARCH_CHARS, GetQuery, ListQuery
 from penstock.resources._analytics_graphs import Partial
 from penstock.resources._log_groups import GROUP_PATHS, group_route
@@ -229,9 +230,11 @@ async def get_log(  # noqa: PLR0913, PLR0917 - services, and query parameters of
         try:
             record = answer["record"]
             bodies = await log_service.get_bodies(record["id"], access.organisation_id, record.get("workspace_id"))
+            answer["record"]["body"] = next(
+                (state for state in messages.LOST_BODIES if state in bodies), record.get("body")
+            )
         except NotFoundError:
-            # Bodies are stored for a shorter time than records.
-            answer["record"]["body"] = "expired"
+            answer["record"]["body"] = messages.EXPIRED
         except UnavailableError:
             answer["record"]["body"] = "unavailable"
     async with context.read_session(context.caller.workspace_id) as session:

@@ -137,7 +137,9 @@ async def _save(
     async with context.ingest_session() as session:
         session.require_any_scope("completions.write")
         origin = await find_log_origin(session, log_service)
-        reader = LogReader(session.bound_workspace_id, settings.log_store.keep_days)
+        log_store = settings.log_store
+        max_age_hours = min(log_store.received_max_age_hours, 24 * log_store.keep_days)
+        reader = LogReader(session.bound_workspace_id, max_age_hours)
         # Decoded in a thread, because decoding a large body would block the event loop.
         content = await asyncio.to_thread(
             read_body, body, headers.get("content-type", ""), headers.get("content-encoding", ""), items

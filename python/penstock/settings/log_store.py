@@ -39,6 +39,15 @@ class LogStore(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     keep_days: Annotated[int, Meta(ge=1, le=MAX_DAYS, description="days that records are kept")] = 365
     keep_bodies_days: Annotated[int, Meta(ge=1, le=MAX_DAYS, description="days that bodies are kept")] = 30
+    received_max_age_hours: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=24 * MAX_DAYS,
+            description="age up to which spans and log records of other programs are accepted; older ones change days "
+            "that are stored already, which takes long",
+        ),
+    ] = 48
     bodies: Annotated[
         str,
         Meta(description="where bodies are stored: `folder` for a folder of `log_store.path`, or `s3://bucket/prefix`"),

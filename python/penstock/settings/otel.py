@@ -84,7 +84,11 @@ class Otel(msgspec.Struct, frozen=True, kw_only=True):
     batch_ms: Annotated[int, Meta(ge=0, le=60_000, description="time that an export waits for more requests")] = 1000
     timeout_ms: Annotated[
         int,
-        Meta(ge=1, description="time limit of one export", extra={"env": "OTEL_EXPORTER_OTLP_TIMEOUT"}),
+        Meta(
+            ge=1,
+            description="time limit of one export",
+            extra={"env": "OTEL_EXPORTER_OTLP_TIMEOUT", "other_envs": ("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT",)},
+        ),
     ] = 10_000
     max_age_seconds: Annotated[
         int,

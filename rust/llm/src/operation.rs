@@ -169,6 +169,11 @@ impl Operation {
         }
     }
 
+    /// Returns the operation with a function id.
+    pub fn from_id(id: &str) -> Option<Self> {
+        ROWS.iter().find(|row| row.id == id).map(|row| row.operation)
+    }
+
     /// Returns the function id that records and policies use, such as `chatComplete`.
     pub fn id(self) -> &'static str {
         self.table_row().map_or("proxy", |row| row.id)

@@ -12,7 +12,11 @@ use std::{
 };
 
 use penstock_core::{
-    accounting::{inline_data, record::batch_records},
+    accounting::{
+        body_secrets, inline_data,
+        record::{batch_records, masking},
+        token_counting,
+    },
     config::{Config, Strictness, schema},
     endpoints::batches::line_requests::{self, BatchLine},
     error::Problem,
@@ -434,6 +438,38 @@ pub fn translate_batch_result<'py>(
     result
         .map(|(status, bytes)| (status, PyBytes::new(py, &bytes)))
         .map_err(|problem| errors::validation_error(py, &[problem]))
+}
+
+/// Masks the secrets in a recorded body. Returns `None` if it has none, or is not a JSON object.
+#[pyfunction]
+pub fn mask_body_secrets<'py>(py: Python<'py>, body: &[u8]) -> Option<Bound<'py, PyBytes>> {
+    Some(PyBytes::new(py, &body_secrets::mask_body_secrets(body)?))
+}
+
+/// Masks the values of those parameters of a URL's query that may be secrets.
+#[pyfunction]
+pub fn mask_query(query: &str) -> String {
+    masking::mask_query(query)
+}
+
+/// Returns the part of a header's value that may be shown, and `None` if it may be a secret. The name is in lower case.
+#[pyfunction]
+pub fn shown_header<'v>(name: &str, value: &'v str) -> Option<&'v str> {
+    masking::shown_header(name, value)
+}
+
+/// Counts the tokens of a request whose process was killed: of its body, and of the text of its response so far. Returns
+/// `None` if its operation is not billed by the tokens of its text.
+#[pyfunction]
+pub fn count_interrupted(
+    py: Python<'_>,
+    operation: &str,
+    model: &str,
+    body: &[u8],
+    response_text: &str,
+) -> Option<(usize, usize)> {
+    // Releases the interpreter, because the first count loads a vocabulary.
+    py.detach(|| token_counting::count_interrupted(operation, model, body, response_text))
 }
 
 /// Replaces each long base64 text in a recorded body by its size and digest. Returns `None` if there is none.

@@ -6,6 +6,7 @@ import asyncio
 import copy
 import gzip
 import json
+import time
 from typing import Any
 
 import msgspec
@@ -32,7 +33,7 @@ from tests.otlp import (
 
 
 def read_spans(*spans: Any, workspace: str = "w") -> ReceivedLogs:
-    return LogReader(workspace, 365).read_spans(json.dumps(make_traces(*spans)).encode())
+    return LogReader(workspace, 48).read_spans(json.dumps(make_traces(*spans)).encode())
 
 
 def read_one(span: Any) -> CustomLog:
@@ -155,9 +156,9 @@ def test_id_is_the_same_for_a_span_that_is_sent_again():
         (make_span(startTimeUnixNano="soon"), "startTimeUnixNano"),
         (make_span(startTimeUnixNano="-1"), "startTimeUnixNano"),
         (make_span(endTimeUnixNano=str(2**64)), "endTimeUnixNano"),
-        (make_span(startTimeUnixNano="0"), "keep_days"),
+        (make_span(startTimeUnixNano="0"), "received_max_age_hours"),
         (make_span(age_seconds=-7200), "future"),
-        (make_span(age_seconds=400 * 24 * 3600), "keep_days"),
+        (make_span(age_seconds=49 * 3600), "received_max_age_hours"),
         (make_span(attributes="x"), "attributes"),
         (make_span(attributes=[{"value": {}}]), "key"),
         ({"name": "x"}, "traceId"),
@@ -179,9 +180,22 @@ def test_items_beyond_the_limit_are_rejected(monkeypatch: pytest.MonkeyPatch):
     assert "at most 2 items" in spans.reason
 
 
+def test_log_record_that_is_sent_again_has_the_same_id():
+    moment = time.time_ns()
+    items = [{"timeUnixNano": str(moment), "body": {"stringValue": text}} for text in ("x", "y")]
+    body = json.dumps(make_logs(*items, {"body": {"stringValue": "x"}})).encode()
+    first, second = ([log.identity.id for log in LogReader("w", 48).read_log_records(body).logs] for _ in range(2))
+    assert first[:2] == second[:2]
+    # It has no time.
+    assert first[2] != second[2]
+    assert len({*first, *second}) == 4
+    other = [log.identity.id for log in LogReader("other", 48).read_log_records(body).logs]
+    assert not {*other} & {*first}
+
+
 def test_log_record_without_a_trace_is_read():
     body = json.dumps(make_logs({"body": {"stringValue": "x"}}, {"timeUnixNano": "never"})).encode()
-    actual = LogReader("w", 365).read_log_records(body)
+    actual = LogReader("w", 48).read_log_records(body)
     (item,) = actual.logs
     assert (item.log.response.body, item.log.response.status) == ({"body": "x", "severity": ""}, 200)
     assert actual.rejected == 1
@@ -251,9 +265,9 @@ def test_other_media_types_are_rejected(content_type: str, encoding: str, word: 
 )
 def test_body_that_is_no_otlp_is_invalid(body: bytes):
     with pytest.raises(InvalidError):
-        LogReader("w", 365).read_spans(body)
+        LogReader("w", 48).read_spans(body)
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b'{"resourceSpans":null}', b'{"resourceSpans":[{"scopeSpans":null}]}'])
 def test_request_without_spans_is_accepted(body: bytes):
-    assert LogReader("w", 365).read_spans(body) == ReceivedLogs([], 0, "")
+    assert LogReader("w", 48).read_spans(body) == ReceivedLogs([], 0, "")

@@ -50,7 +50,7 @@ def test_protobuf_and_json_become_the_same_logs():
     as_json = json_format.MessageToDict(request, use_integers_for_enums=True)
     (span,) = as_json["resourceSpans"][0]["scopeSpans"][0]["spans"]
     span |= {"traceId": TRACE, "spanId": SPAN, "parentSpanId": PARENT}
-    reader = LogReader("w", 365)
+    reader = LogReader("w", 48)
     body = gzip.compress(request.SerializeToString())
     spans = reader.read_spans(read_body(body, f"{PROTOBUF_TYPE}; x=y", "gzip", "spans"))
     assert spans == reader.read_spans(json.dumps(as_json).encode())
@@ -64,7 +64,7 @@ def test_log_records_are_read():
     record = request.resource_logs.add().scope_logs.add().log_records.add(severity_number=17, event_name="failed")
     record.trace_id = bytes.fromhex(TRACE)
     record.body.string_value = "no answer"
-    actual = LogReader("w", 365).read_log_records(convert_to_json(request.SerializeToString(), "log records"))
+    actual = LogReader("w", 48).read_log_records(convert_to_json(request.SerializeToString(), "log records"))
     metadata = actual.logs[0].log.metadata or {}
     assert (metadata["trace_id"], metadata["span_name"]) == (TRACE, "failed")
 

@@ -22,6 +22,12 @@ Graph = tuple[dict[str, Any], list[dict[str, Any]]]
 START = dt.datetime(2026, 11, 2, 0, 0, tzinfo=dt.UTC)
 MODELS = [("openai", "gpt-5"), ("openai", "gpt-5-mini"), ("anthropic", "claude"), ("it's", 'a "b" \\ %_')]
 WORDS = ["apple", "banana", "Überfluss", "日本", "can't", "x_y", "100%"]
+# Fields that the record of a killed request lacks, because they become known after it has begun.
+UNKNOWN_OF_KILLED = (
+    *("response_status_code", "response_time", "req_units", "res_units", "total_units", "cost_nanodollars"),
+    *("config", "last_used_option_index", "decisions", "cache_status", "retry_success_count", "usage"),
+    "request_headers",
+)
 TEAMS = ["red", "blue", "o'neil", 'quote"', "back\\slash", "%", None]
 
 
@@ -87,6 +93,8 @@ def make_record(source: random.Random, moment: dt.datetime, organisation: str = 
     if units:
         cost = None if source.random() < 0.2 else source.randrange(10**8)
         record |= {"req_units": units[0], "res_units": units[1], "total_units": sum(units), "cost_nanodollars": cost}
+    if record["outcome"] == "killed":
+        record |= dict.fromkeys(UNKNOWN_OF_KILLED) | {"is_success": False}
     if source.random() < 0.6:
         record["hook_results"] = {
             stage: [make_result(source) for _ in range(source.randrange(3))]
@@ -210,6 +218,15 @@ def mean(values: Iterable[float | None], default: Any = 0) -> Any:
     return statistics.fmean(known) if known else default
 
 
+def known_times(records: Iterable[dict[str, Any]]) -> list[float]:
+    return [record["response_time"] for record in records if record["response_time"] is not None]
+
+
+def status_of(record: dict[str, Any]) -> int:
+    """Returns the status that analytics show: 0 without a response."""
+    return record["response_status_code"] or 0
+
+
 def percentile(values: list[float], level: float) -> float:
     if not values:
         return 0
@@ -224,11 +241,12 @@ def is_hit(record: dict[str, Any]) -> bool:
 
 
 def is_unpriced(record: dict[str, Any]) -> bool:
-    return bool(record.get("total_units")) and record.get("cost_nanodollars") is None and not is_hit(record)
+    is_used = bool(record.get("total_units")) or record["outcome"] == "killed"
+    return is_used and record.get("cost_nanodollars") is None and not is_hit(record)
 
 
 def has_fallen_back(record: dict[str, Any]) -> bool:
-    return any(step["step"] == "chose" and step["target"] > 0 for step in record["decisions"])
+    return any(step["step"] == "chose" and step["target"] > 0 for step in record["decisions"] or ())
 
 
 def results_of(record: dict[str, Any]) -> list[dict[str, Any]]:
@@ -242,7 +260,7 @@ def verdict_of(item: dict[str, Any]) -> str:
 
 
 def rescues_of(record: dict[str, Any]) -> set[str]:
-    ways = {"retry": record["retry_success_count"] > 0, "fallback": has_fallen_back(record)}
+    ways = {"retry": (record["retry_success_count"] or 0) > 0, "fallback": has_fallen_back(record)}
     return {way for way, happened in ways.items() if happened and record["is_success"]}
 
 
@@ -287,7 +305,7 @@ class Expectation:
 
     def _latency(self) -> Graph:
         def shape(part: list[dict[str, Any]]) -> dict[str, Any]:
-            times = [record["response_time"] for record in part]
+            times = known_times(part)
             levels = {f"p{level * 100:g}": percentile(times, level) for level in (0.5, 0.9, 0.99)}
             return {"avg": mean(times), **levels}
 
@@ -312,14 +330,14 @@ class Expectation:
 
     def _errors_stacks(self) -> Graph:
         def count(part: list[dict[str, Any]]) -> list[dict[str, Any]]:
-            counts = Counter(record["response_status_code"] for record in part if not record["is_success"])
+            counts = Counter(status_of(record) for record in part if not record["is_success"])
             return [{"response_status_code": status, "count": n} for status, n in sorted(counts.items())]
 
         points = [{"timestamp": start, "stats": count(part)} for start, part in self.buckets.items()]
         return {"total": sum(not record["is_success"] for record in self.records)}, points
 
     def _errors_status_codes(self) -> Graph:
-        counts = Counter(record["response_status_code"] for record in self.records if not record["is_success"])
+        counts = Counter(status_of(record) for record in self.records if not record["is_success"])
         points = [
             {"status_code": status, "count": n} for status, n in sorted(counts.items(), key=lambda at: (-at[1], at[0]))
         ]

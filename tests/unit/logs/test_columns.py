@@ -10,7 +10,7 @@ METRICS = {
     "req_units", "res_units", "total_units", "cost_currency", "request_url", "request_method", "response_status_code",
     "response_time", "is_proxy_call", "cache_status", "cache_type", "stream_mode", "retry_success_count", "trace_id", "span_id",
     "span_name", "parent_span_id", "mode", "virtual_key", "source", "runtime", "runtime_version", "sdk_version", "config",
-    "internal_trace_id", "last_used_option_index", "config_version_id", "prompt_slug", "workspace_slug", "api_key_id",
+    "last_used_option_index", "config_version_id", "prompt_slug", "workspace_slug", "api_key_id",
     "request_parsing_time", "pre_processing_time", "cache_processing_time", "response_parsing_time", "gateway_processing_time",
     "upstream_response_time",
 }  # fmt: skip

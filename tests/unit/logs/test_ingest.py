@@ -209,6 +209,17 @@ def test_restart_at_any_moment_repeats_and_loses_nothing(tmp_path: Path):
         assert bodies["client_request"] == b'{"content":"hello %d"}' % name.int
 
 
+def test_failure_of_a_live_tail_inserts_nothing_again(tmp_path: Path):
+    def publish(_lines: list[bytes]) -> None:
+        raise ValueError("a line that cannot be shown")
+
+    writer, engine = make_writer(tmp_path), MemoryEngine()
+    writer.append(frames_of(1))
+    ingest, _ = make_ingest(tmp_path, engine, publish=publish)
+    assert (ingest.run_once(), ingest.run_once(), ingest.is_failing) == (1, 0, False)
+    assert ids(engine) == [1]
+
+
 def test_record_without_valid_json_does_not_stop_the_others(tmp_path: Path):
     class StrictEngine(MemoryEngine):
         def insert(self, batch: Any, positions: Any) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import os
+import re
+import uuid
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +15,7 @@ from penstock.errors import NotFoundError, UnavailableError
 from penstock.logs import packs as module
 from penstock.logs.batch import BodyLocation, Position
 from penstock.logs.breaker import BreakerState, StorageBreaker
+from penstock.logs.messages import DAMAGED
 from penstock.logs.packs import PackedRecord, PackStore, PackWriter
 
 if TYPE_CHECKING:
@@ -46,7 +49,15 @@ class FakeBucket:
         return self.content[name][offset : offset + length]
 
     async def list_folders(self, start: str) -> list[str]:
-        return sorted({name[len(start) :].split("/")[0] for name in self.content if name.startswith(start)})
+        below = [name[len(start) :] for name in self.content if name.startswith(start)]
+        return sorted({name.split("/")[0] for name in below if "/" in name})
+
+    async def list_names(self, start: str) -> list[str]:
+        return sorted(name for name in self.content if name.startswith(start))[:3]
+
+    async def delete(self, *names: str) -> None:
+        for name in names:
+            del self.content[name]
 
     async def delete_below(self, folder: str) -> int:
         names = [name for name in self.content if name.startswith(f"{folder}/")]
@@ -58,6 +69,19 @@ class FakeBucket:
         self.calls.append("probe")
         if self.failure:
             raise UnavailableError(self.failure)
+
+
+class SlowBucket(FakeBucket):
+    """Bucket that stores a blob when the test sets `free`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.started, self.free = asyncio.Event(), asyncio.Event()
+
+    async def put_bytes(self, name: str, content: bytes) -> None:
+        self.started.set()
+        await self.free.wait()
+        await super().put_bytes(name, content)
 
 
 class Clock:
@@ -73,6 +97,11 @@ def make_store(
     clock = Clock()
     writer = PackWriter(str(folder), layout, is_remote=bucket is not None, limit_bytes=limit, clock=clock)
     return writer, PackStore(writer, bucket, StorageBreaker(5, 60, clock)), clock
+
+
+def strip_process(key: str) -> str:
+    """Removes the part of a key that each process chooses anew."""
+    return re.sub(r"-[0-9a-f]{8}\.pack$", ".pack", key)
 
 
 def add(writer: PackWriter, number: int, workspace: str = "w-1", **fields: str) -> BodyLocation:
@@ -94,7 +123,7 @@ def test_bodies_are_read_back_from_their_locations(tmp_path: Path, layout: str):
         "v1": "30/o-1/r-0.json",
         "v2": "30/o-1/red/2026/11/26/09/r-0.json",
     }
-    assert locations[0].key == expected[layout]
+    assert strip_process(locations[0].key) == expected[layout]
     assert (tmp_path / locations[0].key).stat().st_mode & 0o777 == 0o600
 
 
@@ -114,7 +143,7 @@ def test_names_cannot_leave_the_folder(tmp_path: Path):
     writer, _, _ = make_store(tmp_path)
     location = writer.add(PackedRecord("../x", "../../o", "..", None, "bad"), BODIES, "n/../..", "e", Position(1, 1))
     assert location
-    assert location.key == "packs/1970-01-01/00/.._.._o/_/n_.._..-e-1-1.pack"
+    assert strip_process(location.key) == "packs/1970-01-01/00/.._.._o/_/n_.._..-e-1-1.pack"
 
 
 def test_pack_is_closed_at_its_maximum_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -122,26 +151,65 @@ def test_pack_is_closed_at_its_maximum_size(tmp_path: Path, monkeypatch: pytest.
     writer, store, _ = make_store(tmp_path, FakeBucket())
     bodies = [{2: os.urandom(2000)} for _ in range(5)]
     locations = [writer.add(make_record(), body, "n", "e", Position(1, at)) for at, body in enumerate(bodies)]
-    ends = [location.key[-8:] if location else "" for location in locations]
+    ends = [strip_process(location.key)[-8:] if location else "" for location in locations]
     assert ends == ["1-0.pack", "1-0.pack", "1-2.pack", "1-2.pack", "1-4.pack"]
     writer.flush()
     writer.commit()
-    assert [key[-8:] for key in writer.sealed] == ["1-0.pack", "1-2.pack"]
+    assert [strip_process(file.key)[-8:] for file in writer.sealed] == ["1-0.pack", "1-2.pack"]
     for location, body in zip(locations, bodies, strict=True):
         assert location
         assert asyncio.run(store.read(location)) == {"client_request": body[2]}
 
 
-def test_replay_after_a_crash_writes_the_same_bytes(tmp_path: Path):
-    def run_once() -> tuple[list[BodyLocation], dict[str, bytes]]:
+def test_replay_after_a_crash_changes_no_earlier_pack(tmp_path: Path):
+    _, store, _ = make_store(tmp_path)
+    locations: list[BodyLocation] = []
+    for _ in range(2):
+        # The first run ends before its records were inserted, or before their position was.
         writer, _, _ = make_store(tmp_path)
-        locations = [add(writer, number) for number in range(20)]
+        locations += [add(writer, number) for number in range(20)]
         writer.flush()
-        files = {path.name: path.read_bytes() for path in tmp_path.rglob("*.pack")}
-        return locations, files
+    assert len({(location.key, location.offset) for location in locations}) == 40
+    for location in locations:
+        assert asyncio.run(store.read(location)) == NAMED_BODIES
 
-    # The first run ends before its records were inserted.
-    assert run_once() == run_once()
+
+def test_replay_during_an_upload_loses_no_body(tmp_path: Path):
+    first, _, _ = make_store(tmp_path, FakeBucket())
+    old = [add(first, number) for number in range(3)]
+    first.flush()
+    bucket = SlowBucket()
+    writer, store, _ = make_store(tmp_path, bucket)
+
+    async def scenario() -> None:
+        upload = asyncio.create_task(store.upload_next())
+        await bucket.started.wait()
+        new = [add(writer, number) for number in range(2)]
+        writer.flush()
+        bucket.free.set()
+        assert await upload
+        new += [add(writer, number) for number in range(2, 9)]
+        writer.flush()
+        writer.commit(is_final=True)
+        for _ in range(2):
+            for location in (*old, *new):
+                assert await store.read(location) == NAMED_BODIES
+            await store.upload_rest(5)
+
+    asyncio.run(scenario())
+    assert (len(bucket.content), list(tmp_path.rglob("*.pack")), writer.waiting_bytes) == (2, [], 0)
+
+
+@pytest.mark.parametrize("layout", ["packs", "v1"])
+def test_bodies_that_cannot_be_decoded_are_damaged(tmp_path: Path, layout: str):
+    writer, store, _ = make_store(tmp_path, layout=layout)
+    locations = [add(writer, number) for number in range(2)]
+    writer.flush()
+    for location in locations:
+        path = tmp_path / location.key
+        for content in (bytes(path.stat().st_size), b"[]", b""):
+            path.write_bytes(content)
+            assert asyncio.run(store.read(location)) == {DAMAGED: b""}
 
 
 def test_uploads_complete_packs_and_deletes_the_local_files(tmp_path: Path):
@@ -172,7 +240,7 @@ def test_packs_of_an_earlier_process_are_uploaded(tmp_path: Path):
     writer.flush()
     bucket = FakeBucket()
     again, store, _ = make_store(tmp_path, bucket)
-    assert (again.sealed, again.waiting_bytes) == ([location.key], location.length)
+    assert (again.sealed, again.waiting_bytes) == ([(location.key, location.length)], location.length)
     asyncio.run(store.upload_rest(5))
     assert list(bucket.content) == [location.key]
 
@@ -230,3 +298,47 @@ def test_retention_deletes_days_before(tmp_path: Path, is_remote: bool):
         assert await store.read(new) == NAMED_BODIES
 
     asyncio.run(scenario())
+
+
+def test_retention_keeps_open_packs_and_counts_deleted_ones_as_done(tmp_path: Path):
+    bucket = FakeBucket()
+    writer, store, clock = make_store(tmp_path, bucket)
+    old = add(writer, 1, created_at="2026-10-01T00:00:00Z")
+    writer.flush()
+    later = dt.date(2026, 11, 1)
+
+    async def scenario() -> None:
+        # A client sends another record with this old time.
+        assert await store.delete_before(later) == 0
+        assert add(writer, 2, created_at="2026-10-01T00:30:00Z").key == old.key
+        writer.flush()
+        assert await store.read(old) == NAMED_BODIES
+        clock.now += module.MAX_PACK_AGE_SECONDS
+        writer.commit()
+        assert await store.delete_before(later) == 1
+        await store.upload_rest(5)
+
+    asyncio.run(scenario())
+    assert (bucket.calls, writer.waiting_bytes, list((tmp_path / "packs").iterdir())) == ([], 0, [])
+
+
+@pytest.mark.parametrize("layout", ["v1", "v2"])
+def test_retention_deletes_single_objects_in_a_bucket(tmp_path: Path, layout: str):
+    bucket = FakeBucket()
+    writer, store, _ = make_store(tmp_path, bucket, layout)
+    for number, day in enumerate((1, 1, 1, 1, 2, 3)):
+        moment = dt.datetime(2026, 10, day, 23, 59, 59, number, dt.UTC)
+        name = uuid.UUID(int=(int(moment.timestamp() * 1000) << 80) | (7 << 76) | (2 << 62) | number)
+        record = PackedRecord(str(name), "o-1", "w-1", "red", moment.isoformat())
+        assert writer.add(record, BODIES, "node", "edge-1", Position(7, number))
+    # Not the name of a log.
+    bucket.content["30/o-1/0-other.json"] = b""
+    writer.commit(is_final=True)
+
+    async def scenario() -> None:
+        await store.upload_rest(5)
+        assert len(bucket.content) == 7
+        assert await store.delete_before(dt.date(2026, 10, 2)) == 4
+
+    asyncio.run(scenario())
+    assert len(bucket.content) == 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from penstock.logs.client import LogClient
 from penstock.logs.engines.protocol import LogEngineError
 from penstock.logs.messages import QueryRequest
 from penstock.logs.query import GetQuery, ListQuery, LogFilters, Restriction
-from penstock.logs.worker import LogWorker, list_scopes
+from penstock.logs.worker import LogWorker, list_scopes, read_node_name
 from penstock.settings import Records, Settings
 from tests.unit.logs.engine import MemoryEngine
 
@@ -110,12 +111,21 @@ def test_bodies_are_read_in_the_query_slots_of_their_workspace(tmp_path: Path, m
     assert [list_scopes(query) for query in queries] == [("o&", "w 1"), ("o", "*")]
 
 
+def test_nodes_with_the_same_host_name_have_different_names(tmp_path: Path):
+    names = [read_node_name(tmp_path / folder) for folder in ("a", "b", "a")]
+    assert names[0] == names[2] != names[1]
+    assert all(name.startswith(os.uname().nodename) for name in names)
+
+
 def test_retention_deletes_before_it_needs_space(tmp_path: Path):
     engine = SlowEngine()
 
     async def scenario() -> None:
-        with pytest.raises(OSError, match="No space"):
-            await make_worker(tmp_path, engine)._run_retention()
+        worker = make_worker(tmp_path, engine)
+        # It is not tried again at once.
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(worker._run_retention(), 0.2)
+        assert worker.metrics()["log_seal_failures"] == 1
 
     asyncio.run(scenario())
     assert engine.steps == ["drop", "seal"]

@@ -10,6 +10,8 @@ import pytest
 
 from penstock.logs.engines.protocol import LogEngineError, QueryTooLargeError
 from penstock.resources._analytics_graphs import GRAPHS
+from penstock.resources._log_groups import COLUMNS, GROUPS
+from tests.unit.logs.samples import UNKNOWN_OF_KILLED
 from tests.unit.resources.logged import RANGE, LocalLogs, open_workspace, run_logged
 
 if TYPE_CHECKING:
@@ -154,6 +156,37 @@ def test_requests_without_a_price_are_counted_and_listed(bootstrapped_url: Secre
                 "last_seen": "2026-11-20T12:00:00.000Z",
             },
         ]
+
+    run_logged(bootstrapped_url, tmp_path, scenario)
+
+
+def test_killed_requests_and_requests_without_a_model_are_in_every_answer(bootstrapped_url: Secret, tmp_path: Path):
+    async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
+        home = await open_workspace(api)
+        scopes = [*SCOPES["scopes"], "logs.view", "logs.write"]
+        _, reader = await api.create_key("workspace/service", workspace_id=home["workspace_id"], scopes=scopes)
+        killed = {**dict.fromkeys(UNKNOWN_OF_KILLED), "is_success": False, "outcome": "killed"}
+        log_id = logs.record(**home, **killed, trace_id="killed")
+        logs.record(**home, **killed, ai_org=None, ai_model=None, trace_id="none")
+        logs.record(**home, is_success=False, response_status_code=500, ai_org="", ai_model="", trace_id="empty")
+        for trace_id in ("killed", "none", "empty"):
+            await reader.request_ok("POST", "feedback", {"trace_id": trace_id, "value": 5})
+        graphs = {graph.name: await read_graph(reader, graph.name) for graph in GRAPHS}
+        stacks = [stat for point in graphs["errors/stacks"]["data_points"] for stat in point["stats"]]
+        assert stacks == [{"response_status_code": 0, "count": 2}, {"response_status_code": 500, "count": 1}]
+        assert graphs["errors/status-codes"]["data_points"] == [
+            {"status_code": 0, "count": 2},
+            {"status_code": 500, "count": 1},
+        ]
+        assert graphs["feedbacks"]["summary"] == {"total": 3}
+        assert [point["ai_model"] for point in graphs["feedbacks/ai-models"]["data_points"]] == ["gpt-5"]
+        for name in GROUPS:
+            await reader.request_ok("GET", f"analytics/groups/{name}?{RANGE}&columns={','.join(COLUMNS)}")
+        codes = await reader.request_ok("GET", f"analytics/groups/status_code?{RANGE}")
+        assert [(row["status_code"], row["requests"]) for row in codes["data"]] == [(0, 2), (500, 1)]
+        for path in ("analytics/unpriced", "analytics/summary/cache", "logs"):
+            await reader.request_ok("GET", f"{path}?{RANGE}")
+        assert (await reader.request_ok("GET", f"logs/{log_id}"))["response"]["status"] is None
 
     run_logged(bootstrapped_url, tmp_path, scenario)
 

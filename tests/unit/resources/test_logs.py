@@ -23,10 +23,19 @@ WRITE_SCOPES = ["completions.write", "logs.write", *READ_SCOPES]
 CANARY = "sk-canary-of-the-logs-0123456789"
 CUSTOM_LOG = {
     "request": {
-        "url": f"https://user:{CANARY}@api.openai.com/v1/chat/completions?api_key={CANARY}&a=b",
+        "url": f"https://user:{CANARY}@api.openai.com/v1/chat/completions?api_key={CANARY}&a=b&sig={CANARY}&access%5Ftoken={CANARY}&c={CANARY}",
         "method": "POST",
-        "headers": {"Authorization": f"Bearer {CANARY}", "Content-Type": "application/json"},
-        "body": {"model": "gpt-4o", "messages": [{"role": "user", "content": "hello"}]},
+        "headers": {
+            "Authorization": f"Bearer {CANARY}",
+            "Content-Type": "application/json",
+            "Referer": f"https://h/?k={CANARY}",
+        },
+        "body": {
+            "model": "gpt-4o",
+            "messages": [{"role": "user", "content": "hello"}],
+            "tools": [{"type": "mcp", "authorization": CANARY, "headers": {"x-team": CANARY}}],
+            "mcp_servers": [{"url": f"https://h/mcp?token={CANARY}", "authorization_token": CANARY}],
+        },
     },
     "response": {
         "status": 200,
@@ -309,12 +318,21 @@ def test_custom_logs_become_records_without_credentials(bootstrapped_url: Secret
         assert created["status"] == "success"
         (log_id,) = created["ids"]
         log = await client.request_ok("GET", f"logs/{log_id}")
-        assert (log["request"]["body"], log["response"]["body"]) == (
-            CUSTOM_LOG["request"]["body"],
-            CUSTOM_LOG["response"]["body"],
-        )
-        assert log["request"]["url"] == "https://api.openai.com/v1/chat/completions?api_key=*****&a=b"
-        assert log["request"]["headers"] == {"authorization": "*****", "content-type": "application/json"}
+        masked = {
+            "tools": [{"type": "mcp", "authorization": "***", "headers": {"x-team": "***"}}],
+            "mcp_servers": [{"url": "https://h/mcp?token=***", "authorization_token": "***"}],
+        }
+        assert log["request"]["body"] == {**CUSTOM_LOG["request"]["body"], **masked}
+        assert log["response"]["body"] == CUSTOM_LOG["response"]["body"]
+        query = "api_key=***&a=b&sig=***&access%5Ftoken=***&c=***"
+        assert log["request"]["url"] == f"https://api.openai.com/v1/chat/completions?{query}"
+        assert log["request"]["headers"] == {
+            "authorization": "*****",
+            "content-type": "application/json",
+            "referer": "https://h/",
+        }
+        assert log["finalUntransformedRequest"]["headers"] == log["request"]["headers"]
+        assert log["metrics"]["internal_trace_id"] == log_id
         assert CANARY not in json.dumps(log)
         metrics = log["metrics"]
         expected = {
@@ -398,6 +416,21 @@ def test_custom_log_is_saved_once_per_idempotency_key(bootstrapped_url: Secret, 
         first, again = [await client.request_ok("POST", "logs", CUSTOM_LOG, idempotency_key="k") for _ in range(2)]
         assert first == again
         assert len((await client.request_ok("GET", "logs"))["data"]) == 1
+
+    run_logged(bootstrapped_url, tmp_path, scenario)
+
+
+def test_damaged_bodies_are_reported_as_such(bootstrapped_url: Secret, tmp_path: Path):
+    async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
+        home, reader = await create_workspace_key(api, READ_SCOPES)
+        log_id = logs.record(({"a": 1}, {"b": 2}), **home)
+        assert (await reader.request_ok("GET", f"logs/{log_id}"))["request"]["body"] == {"a": 1}
+        (pack,) = (tmp_path / "bodies").rglob("*.pack")
+        pack.write_bytes(bytes(pack.stat().st_size))
+        log = await reader.request_ok("GET", f"logs/{log_id}")
+        assert (log["details"]["body"], log["request"]["body"], log["response"]["body"]) == ("damaged", None, None)
+        pack.unlink()
+        assert (await reader.request_ok("GET", f"logs/{log_id}"))["details"]["body"] == "expired"
 
     run_logged(bootstrapped_url, tmp_path, scenario)
 

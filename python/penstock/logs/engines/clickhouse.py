@@ -137,9 +137,10 @@ class ClickHouseEngine:
         # The identifiers are part of the statement, because they are too many for parameters in the URL. They contain
         # only digits, letters and hyphens.
         listed = ", ".join(f"'{identifier}'" for identifier in prepared.lines)
+        months = ", ".join(sorted({f"{head.created_at.astimezone(dt.UTC):%Y%m}" for head in prepared.heads.values()}))
         rows = self._fetch(
             f"SELECT id FROM {table} WHERE created_at BETWEEN {{first:DateTime64(3, 'UTC')}} AND "
-            f"{{last:DateTime64(3, 'UTC')}} AND id IN ({listed})",
+            f"{{last:DateTime64(3, 'UTC')}} AND toYYYYMM(created_at) IN ({months}) AND id IN ({listed})",
             {"first": _format_time(first)[:-3], "last": _format_time(last)[:-3]},
         )
         return {uuid.UUID(identifier) for (identifier,) in rows}
@@ -150,7 +151,9 @@ class ClickHouseEngine:
     def _insert_rows(self, table: str, lines: Iterable[bytes]) -> None:
         data = b"\n".join(lines)
         if data:
-            self._client.command(f"INSERT INTO {table} FORMAT JSONEachRow", data, INSERT_SECONDS)
+            # Records of many months must not block all later ones.
+            settings = "SETTINGS max_partitions_per_insert_block = 0"
+            self._client.command(f"INSERT INTO {table} {settings} FORMAT JSONEachRow", data, INSERT_SECONDS)
 
     def _fetch(self, sql: str, parameters: Mapping[str, str]) -> list[Row]:
         return self._client.query(sql, parameters, INSERT_SECONDS, memory_bytes=self._memory_bytes)

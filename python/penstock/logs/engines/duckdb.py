@@ -16,7 +16,7 @@ from penstock.engine import RecordDecoder
 from penstock.logs.batch import Position
 from penstock.logs.columns import RECORD_COLUMNS
 from penstock.logs.engines import duckdb_schema
-from penstock.logs.engines.duckdb_days import SealedDays
+from penstock.logs.engines.duckdb_days import DayRange, SealedDays
 from penstock.logs.engines.duckdb_fragments import DuckDbFragments
 from penstock.logs.engines.lines import prepare_changes
 from penstock.logs.engines.protocol import LogEngineError, QueryTooLargeError
@@ -132,9 +132,11 @@ class DuckDbEngine:
         if (times := decoded_records.time_range) is None:
             return []
         first, last = map(_to_time, times)
-        source = self._days.render_source(
-            cursor, '"created_at" BETWEEN $first AND $last', first.date(), last.date(), columns="id"
-        )
+        days = DayRange(first.date(), last.date())
+        if days.first != days.last:
+            # One old record must not make the insertion read the files of all days since then.
+            days = days._replace(only={_to_time(at).date() for _, at, _ in decoded_records.heads()})
+        source = self._days.render_source(cursor, '"created_at" BETWEEN $first AND $last', days, columns="id")
         rows = cursor.execute(
             f"SELECT id FROM {source} WHERE id IN (SELECT id FROM decoded_records)", {"first": first, "last": last}
         )
@@ -155,13 +157,22 @@ class DuckDbEngine:
             return run_query(DuckDbFragments(cursor, self._days, self._text, query, end), query)
 
     def seal_days(self, now: dt.datetime) -> None:
-        """Writes days before yesterday to Parquet files, with amendments applied."""
+        """Writes days before yesterday to Parquet files, with amendments applied. A day that fails does not stop others;
+        then raises the last error.
+        """
         yesterday = now.astimezone(dt.UTC).toordinal() - 1
+        failure: Exception | None = None
         for day in self._days.list_unsealed(self._cursor()):
             if day.toordinal() < yesterday:
-                with self._transaction() as cursor:
-                    replaced = self._days.seal(cursor, day)
+                try:
+                    with self._transaction() as cursor:
+                        replaced = self._days.seal(cursor, day)
+                except (duckdb.Error, OSError) as error:
+                    failure = error
+                    continue
                 self._days.retire(replaced)
+        if failure:
+            raise failure
 
     def drop_before(self, records: dt.date, bodies: dt.date) -> None:
         """Deletes records and feedback of days before `records`, and the full-text index before `bodies`."""

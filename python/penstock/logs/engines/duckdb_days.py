@@ -1,4 +1,5 @@
-"""Sealed days of the DuckDB log store: one Parquet file per day, which any tool can read. Retention deletes files.
+"""Sealed days of the DuckDB log store: Parquet files, which any tool can read. Usually a day is one file; a large day has
+several, each of a part of the day. Retention deletes files.
 
 Only files in the table `sealed_files` are part of the store. It changes in the transaction that removes their rows from
 `records`. A file of a killed process is not in this table, and is deleted at the next start.
@@ -9,17 +10,34 @@ from __future__ import annotations
 import datetime as dt
 import os
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.logs.columns import AMENDABLE_COLUMNS
+from penstock.logs.columns import AMENDABLE_COLUMNS, COLUMNS, ColumnType
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
     from pathlib import Path
 
     import duckdb
 
 ROW_GROUP_ROWS = 122_880
+# Maximum size of the part of a day that is sorted at once, before compression. Sorting it takes about as much space on
+# the disk, of which DuckDB may use a limited amount.
+MAX_SORTED_BYTES = 1024 * 1024 * 1024
+# Approximate size of a row without its long values.
+ROW_BYTES = 512
+# Columns with long values.
+LONG_COLUMNS = tuple(
+    column.name for column in COLUMNS if not column.is_listed and column.type in {ColumnType.JSON, ColumnType.STRING}
+)
+
+
+class DayRange(NamedTuple):
+    """Days from `first` to `last`, or those in `only` among them. `None`: no limit."""
+
+    first: dt.date | None
+    last: dt.date | None
+    only: Collection[dt.date] | None = None
 
 
 class SealedDays:
@@ -42,25 +60,25 @@ class SealedDays:
         self,
         cursor: duckdb.DuckDBPyConnection,
         where: str,
-        first: dt.date | None,
-        last: dt.date | None,
+        days: DayRange,
         *,
         columns: str = "*",
         is_amended: bool = False,
     ) -> str:
         """Returns a relation of the records that meet the condition `where`. It reads the latest days, and the files of
-        the days from `first` to `last`.
+        `days`.
         """
-        names = cursor.execute(
-            "SELECT name FROM sealed_files WHERE day BETWEEN coalesce($first, '-infinity'::DATE) "
+        files = cursor.execute(
+            "SELECT day, name FROM sealed_files WHERE day BETWEEN coalesce($first, '-infinity'::DATE) "
             "AND coalesce($last, 'infinity'::DATE) ORDER BY day",
-            {"first": first, "last": last},
+            {"first": days.first, "last": days.last},
         ).fetchall()
+        paths = [self._quote_path(name) for day, name in files if days.only is None or day in days.only]
         source = f"SELECT {columns} FROM records WHERE {where}"
-        if names:
-            files = ", ".join(self._quote_path(name) for (name,) in names)
+        if paths:
+            listed = ", ".join(paths)
             source += (
-                f" UNION ALL BY NAME SELECT {columns} FROM read_parquet([{files}], union_by_name = true) WHERE {where}"
+                f" UNION ALL BY NAME SELECT {columns} FROM read_parquet([{listed}], union_by_name = true) WHERE {where}"
             )
         if is_amended and cursor.execute("SELECT EXISTS (SELECT 1 FROM amendments)").fetchall()[0][0]:
             source = _amend(source)
@@ -80,27 +98,32 @@ class SealedDays:
         return sorted(days)
 
     def seal(self, cursor: duckdb.DuckDBPyConnection, day: dt.date) -> list[str]:
-        """Writes one day to a new file, within a transaction. Returns the names of the files that it replaces."""
+        """Writes one day to new files, within a transaction. Returns the names of the files that it replaces."""
+        where = '"created_at" >= $start AND "created_at" < $end'
+        source = self.render_source(cursor, where, DayRange(day, day), is_amended=True)
+        replaced = [row[0] for row in cursor.execute("SELECT name FROM sealed_files WHERE day = ?", (day,)).fetchall()]
+        number = max((int(name.split(".")[1]) for name in replaced), default=0)
         start = dt.datetime.combine(day, dt.time())
         values = {"start": start, "end": start + dt.timedelta(days=1)}
-        where = '"created_at" >= $start AND "created_at" < $end'
-        source = self.render_source(cursor, where, day, day, is_amended=True)
-        replaced = [row[0] for row in cursor.execute("SELECT name FROM sealed_files WHERE day = ?", (day,)).fetchall()]
-        number = max((int(name.split(".")[1]) for name in replaced), default=0) + 1
-        name = f"{day}.{number}.parquet"
-        temporary = self._folder / f"{name}.temporary"
-        cursor.execute(
-            f"COPY (SELECT * FROM {source} ORDER BY workspace_id, created_at) TO '{_quote(str(temporary))}' "
-            f"(FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {ROW_GROUP_ROWS})",
-            values,
-        )
-        _sync(temporary)
-        temporary.rename(self._folder / name)
+        names: list[str] = []
+        for part in _split_day(cursor, source, values):
+            number += 1
+            name = f"{day}.{number}.parquet"
+            temporary = self._folder / f"{name}.temporary"
+            cursor.execute(
+                f"COPY (SELECT * FROM {source} ORDER BY workspace_id, created_at) TO '{_quote(str(temporary))}' "
+                f"(FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {ROW_GROUP_ROWS})",
+                part,
+            )
+            _sync(temporary)
+            temporary.rename(self._folder / name)
+            names.append(name)
         _sync(self._folder)
         cursor.execute(f"DELETE FROM records WHERE {where}", values)
-        cursor.execute(f"DELETE FROM amendments WHERE id IN (SELECT id FROM read_parquet({self._quote_path(name)}))")
+        files = ", ".join(map(self._quote_path, names))
+        cursor.execute(f"DELETE FROM amendments WHERE id IN (SELECT id FROM read_parquet([{files}]))")
         cursor.execute("DELETE FROM sealed_files WHERE day = ?", (day,))
-        cursor.execute("INSERT INTO sealed_files VALUES (?, ?)", (day, name))
+        cursor.executemany("INSERT INTO sealed_files VALUES (?, ?)", [(day, name) for name in names])
         return replaced
 
     def retire(self, names: Iterable[str]) -> None:
@@ -122,6 +145,27 @@ class SealedDays:
         # Escapes the characters with which DuckDB would read the path as a pattern.
         path = re.sub(r"([*?\[])", r"[\1]", str(self._folder / name))
         return f"'{_quote(path)}'"
+
+
+def _split_day(
+    cursor: duckdb.DuckDBPyConnection, source: str, values: dict[str, dt.datetime]
+) -> list[dict[str, dt.datetime]]:
+    """Splits a day into ranges of time whose records can be sorted at once. Each has at least one minute."""
+    long_bytes = " + ".join(f'coalesce(strlen("{name}"), 0)' for name in LONG_COLUMNS)
+    minutes = cursor.execute(
+        f"SELECT date_trunc('minute', created_at) AS minute, sum({ROW_BYTES} + {long_bytes})::BIGINT FROM {source} "
+        "GROUP BY minute ORDER BY minute",
+        values,
+    ).fetchall()
+    parts = [dict(values)]
+    total = 0
+    for minute, size in minutes:
+        if total and total + size > MAX_SORTED_BYTES:
+            parts[-1]["end"] = minute
+            parts.append({"start": minute, "end": values["end"]})
+            total = 0
+        total += size
+    return parts
 
 
 def _quote(text: str) -> str:

@@ -6,6 +6,7 @@ import datetime as dt
 import time
 from typing import TYPE_CHECKING, Any
 
+from penstock.logs.engines.duckdb_days import DayRange
 from penstock.logs.engines.protocol import QueryTooLargeError
 from penstock.logs.engines.sql import Row, Statement, ValueType
 from penstock.logs.query import ListQuery
@@ -108,8 +109,9 @@ class DuckDbFragments:
         return self._days.render_source(
             self._cursor,
             where,
-            first.astimezone(dt.UTC).date() if first else None,
-            last.astimezone(dt.UTC).date() if last else None,
+            DayRange(
+                first.astimezone(dt.UTC).date() if first else None, last.astimezone(dt.UTC).date() if last else None
+            ),
             is_amended=True,
         )
 

@@ -16,16 +16,18 @@ Graph = tuple[dict[str, Any], list[dict[str, Any]]]
 TRACE = 'r."workspace_id", r."trace_id"'
 
 
-def join_feedback(statement: Statement, filters: LogFilters, selection: str, grouping: str) -> str:
+def join_feedback(
+    statement: Statement, filters: LogFilters, selection: str, grouping: str, condition: str = "true"
+) -> str:
     """Returns a FROM item: feedback `f`, joined to the traces `t` of the records that meet the filters.
 
-    `selection` and `grouping` add columns to the traces. Clients choose the names of traces, so feedback belongs to
+    `selection` and `grouping` add columns to the traces, and `condition` excludes records. Clients choose the names of traces, so feedback belongs to
     records of the same workspace only.
     """
     scope = build_tenant_scope(filters.organisation_id, filters.workspace_ids, statement)
     feedback = statement.fragments.feedback(" AND ".join(scope))
     has_feedback = f"({TRACE}) IN (SELECT workspace_id, trace_id FROM {feedback} AS g)"
-    records = select_records(statement.fragments, filters, statement, has_feedback)
+    records = select_records(statement.fragments, filters, statement, f"{has_feedback} AND {condition}")
     traces = f'SELECT r."workspace_id" AS workspace_id, r."trace_id" AS trace_id, {selection} FROM {records} GROUP BY {grouping}'
     return f"({traces}) AS t JOIN {feedback} AS f ON f.workspace_id = t.workspace_id AND f.trace_id = t.trace_id"
 
@@ -68,9 +70,10 @@ def _run_scores(fragments: SqlFragments, filters: LogFilters, _: Buckets) -> Gra
 
 
 def _run_models(fragments: SqlFragments, filters: LogFilters, _: Buckets) -> Graph:
-    """Feedback counts once for each model that responded in its trace."""
+    """Feedback counts once for each model that responded in its trace, and not for requests without a model."""
     statement = Statement(fragments)
-    joined = join_feedback(statement, filters, 'r."ai_model" AS ai_model', f'{TRACE}, r."ai_model"')
+    grouping, has_model = f'{TRACE}, r."ai_model"', "r.\"ai_model\" <> ''"
+    joined = join_feedback(statement, filters, 'r."ai_model" AS ai_model', grouping, has_model)
     rows = statement.fetch(
         "SELECT t.ai_model AS model, count(*) AS n, avg(f.value * f.weight) "
         f"FROM {joined} GROUP BY model ORDER BY n DESC, model"

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 # Column of each list filter that does not have the name of its column.
 LIST_COLUMNS = {
     "virtual_keys": "virtual_key",
-    "configs": "config",
     "api_key_ids": "api_key_id",
     "user_ids": "user_id",
     "ai_model": "ai_model",
@@ -79,6 +78,10 @@ def build_conditions(filters: LogFilters, statement: Statement) -> list[str]:
         for field, column in LIST_COLUMNS.items()
         if (values := getattr(filters, field)) is not None
     ]
+    if filters.configs is not None:
+        values = statement.bind_list(filters.configs)
+        # A config may be named by its slug or its id.
+        conditions.append(f'(coalesce(r."config" IN {values}, false) OR coalesce(r."config_id" IN {values}, false))')
     if filters.status_code is not None:
         conditions.append(f'r."response_status_code" IN {statement.bind_list(filters.status_code, ValueType.INTEGER)}')
     if filters.rescued is not None:

@@ -21,6 +21,7 @@ from penstock.logs.engines.measures import (
     RESCUED_BY,
     SEMANTIC_HIT,
     SIMPLE_HIT,
+    STATUS,
     SUCCEEDED,
     UNPRICED,
     Number,
@@ -158,7 +159,7 @@ def _run_error_stacks(
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     statement = Statement(fragments)
     records = select_records(fragments, filters, statement, FAILED)
-    rows = _fetch_buckets(statement, buckets, records, ['r."response_status_code"'], ["count(*)"])
+    rows = _fetch_buckets(statement, buckets, records, [STATUS], ["count(*)"])
     stats: dict[int, list[dict[str, Any]]] = {}
     for bucket, status, count in rows:
         stats.setdefault(bucket, []).append({"response_status_code": status, "count": count})
@@ -172,7 +173,7 @@ def _run_status_codes(
     statement = Statement(fragments)
     records = select_records(fragments, filters, statement, FAILED)
     rows = statement.fetch(
-        f'SELECT r."response_status_code" AS status, count(*) AS n FROM {records} GROUP BY status ORDER BY n DESC, status'
+        f"SELECT {STATUS} AS status, count(*) AS n FROM {records} GROUP BY status ORDER BY n DESC, status"
     )
     points = [{"status_code": status, "count": count} for status, count in rows]
     return {"total_errors": sum(row[1] for row in rows), "unique_error_codes": len(rows)}, points

@@ -17,7 +17,17 @@ from penstock.logs.engines.guardrail_groups import (
     list_verdict_columns,
     select_results,
 )
-from penstock.logs.engines.measures import END_USER, FAILED, HIT, SUCCEEDED, UNPRICED, Number, count_if, to_cents
+from penstock.logs.engines.measures import (
+    END_USER,
+    FAILED,
+    HIT,
+    STATUS,
+    SUCCEEDED,
+    UNPRICED,
+    Number,
+    count_if,
+    to_cents,
+)
 from penstock.logs.engines.sql import SqlFragments, Statement
 from penstock.logs.query import GroupQuery, LogFilterError
 
@@ -30,7 +40,7 @@ GROUPS: dict[str, tuple[str, str]] = {
     "ai-models": ('r."ai_model"', "ai_model"),
     "ai_service": ('r."ai_org"', "ai_service"),
     "model": ('r."ai_model"', "model"),
-    "status_code": ('r."response_status_code"', "status_code"),
+    "status_code": (STATUS, "status_code"),
     "api_key": ('r."api_key_id"', "api_key"),
     "config": ('r."config"', "config"),
     "workspace": ('nullif(coalesce(r."workspace_slug", r."workspace_id"), \'\')', "workspace"),

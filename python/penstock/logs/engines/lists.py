@@ -100,6 +100,9 @@ def _shape_record(columns: Sequence[Column], row: Sequence[Any]) -> dict[str, An
     if "cost_nanodollars" in record:
         nanodollars = record["cost_nanodollars"]
         record["cost"] = None if nanodollars is None else to_cents(nanodollars)
+    if "id" in record:
+        # Clients expect this field, which has no column, because it equals the id.
+        record["internal_trace_id"] = record["id"]
     return record
 
 

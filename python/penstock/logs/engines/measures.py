@@ -18,13 +18,17 @@ RESCUED_BY = {
     "retry": '(coalesce(r."retry_success_count", 0) > 0)',
     "fallback": '(coalesce(r."is_fallback", false))',
 }
+# Status of the response. 0 stands for no response: the worker was killed before the request ended.
+STATUS = 'coalesce(r."response_status_code", 0)'
 END_USER = "nullif(r.\"user\", '')"
 SEMANTIC_HIT = "(r.\"cache_status\" = 'semantic_hit' OR (r.\"cache_status\" = 'hit' AND coalesce(r.\"cache_type\", '') = 'semantic'))"
 HIT = "(r.\"cache_status\" IN ('hit', 'semantic_hit'))"
 SIMPLE_HIT = "(r.\"cache_status\" = 'hit' AND coalesce(r.\"cache_type\", '') <> 'semantic')"
-# Condition for records that used tokens or images without a known price. Their cost is null, and no sum includes it.
+# Condition for records that used tokens or images without a known price, or may have. Their cost is null, and no sum
+# includes it. Killed requests may have used tokens that nobody has counted.
 UNPRICED = (
-    'r."cost_nanodollars" IS NULL AND (r."total_units" > 0 OR r."usage" LIKE \'%"images":%\') '
+    'r."cost_nanodollars" IS NULL '
+    'AND (r."total_units" > 0 OR r."usage" LIKE \'%"images":%\' OR (r."outcome" = \'killed\' AND r."ai_model" <> \'\')) '
     f"AND NOT coalesce({HIT}, false)"
 )
 CENTS_DIGITS = 7

@@ -1,5 +1,6 @@
 //! Usage, cost and the record that each request leaves.
 
+pub mod body_secrets;
 pub mod budget_sums;
 pub mod compressed_response;
 pub mod inline_data;

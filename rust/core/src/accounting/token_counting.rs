@@ -62,6 +62,15 @@ impl Drop for CountInput {
     }
 }
 
+/// Counts the tokens of a request whose process was killed: those of its body, and those of the text of its response so
+/// far. Returns `None` if the operation with this id is not billed by the tokens of its text.
+pub fn count_interrupted(operation_id: &str, model: &str, body: &[u8], response_text: &str) -> Option<(usize, usize)> {
+    let operation = Operation::from_id(operation_id).filter(|operation| operation.has_countable_text())?;
+    let encoding = encoding_for_model(model);
+    let input = count_request_body(encoding, body).unwrap_or(body.len() / BYTES_PER_TOKEN);
+    Some((input, if operation.is_embedding() { 0 } else { count_text(encoding, response_text) }))
+}
+
 /// The countable part of a provider's response.
 pub enum CountableResponse {
     /// A complete JSON response.

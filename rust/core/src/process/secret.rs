@@ -171,6 +171,37 @@ pub fn mask_json(value: &mut Value) {
     visit_value(value, false, looks_like_token, MAX_EMBEDDED_DOCUMENTS, &mut |text, _| MASK.clone_into(text));
 }
 
+/// Masks the strings of a field that its name or a name within it marks as secret, and the secret parts of URLs. Texts
+/// that only look like tokens stay. Returns true if something was masked.
+pub fn mask_named_secrets(name: &str, value: &mut Value) -> bool {
+    let mut is_masked = false;
+    let is_secret = marks_secret(name, value);
+    visit_value(value, is_secret, |_| false, MAX_EMBEDDED_DOCUMENTS, &mut |text, is_secret| {
+        let masked = if is_secret { MASK.to_owned() } else { mask_url_parts(text) };
+        is_masked |= masked != *text;
+        *text = masked;
+    });
+    is_masked
+}
+
+/// Masks the secret parts of a URL. Any other text, and a URL with a part that is too short to be found safely, is masked
+/// as a whole.
+fn mask_url_parts(text: &str) -> String {
+    let parts = url_secrets(text);
+    let is_short = |part: &&str| part.len() < MIN_SECRET_BYTES && *part != MASK;
+    if parts.is_empty() || parts.iter().any(is_short) {
+        return MASK.to_owned();
+    }
+    // Parts may be masked already.
+    parts.into_iter().filter(|part| *part != MASK).fold(text.to_owned(), |masked, part| masked.replace(part, MASK))
+}
+
+/// Returns true if the name of a field marks all strings in its value as secret.
+fn marks_secret(name: &str, value: &Value) -> bool {
+    // A list below `headers` holds names of headers, or rows with a value each.
+    is_secret_field(name) || value.is_object() && name.to_ascii_lowercase().ends_with("headers")
+}
+
 /// Minimum bytes of a secret that is searched for. Shorter values would occur by chance.
 pub const MIN_SECRET_BYTES: usize = 8;
 
@@ -243,11 +274,8 @@ fn visit_value(
             let names_secret = |name: &str| fields.get(name).and_then(Value::as_str).is_some_and(is_secret_field);
             let is_secret_row = names_secret("name") || names_secret("key");
             for (name, item) in fields.iter_mut() {
-                let lower = name.to_ascii_lowercase();
-                // A list below `headers` holds names of headers, or rows with a value each.
-                let is_header_table = lower.ends_with("headers") && item.is_object();
-                let is_row_value = is_secret_row && lower == "value";
-                let is_secret = is_secret || is_secret_field(name) || is_header_table || is_row_value;
+                let is_row_value = is_secret_row && name.eq_ignore_ascii_case("value");
+                let is_secret = is_secret || marks_secret(name, item) || is_row_value;
                 visit_value(item, is_secret, look, remaining_depth, visit);
             }
         }

@@ -498,6 +498,31 @@ async fn stored_secrets_are_not_in_the_recorded_bodies() {
 }
 
 #[tokio::test]
+async fn secrets_in_the_body_of_a_client_are_not_recorded() {
+    let provider = Server::start().await;
+    let spool = SpoolFolder::new();
+    let gateway = spool.gateway(&provider.url(), |_| ());
+    let tool = json!({"type": "mcp", "server_label": "crm", "server_url": "https://h/mcp?sig=CANARY-signature",
+        "authorization": "CANARY-1", "headers": {"X-Team": "CANARY-2"}});
+    let servers = json!([{"type": "url", "url": "https://h/mcp", "name": "crm", "authorization_token": "CANARY-3"}]);
+    for path in [CHAT_PATH, "/v1/responses", "/v1/messages", "/v1/proxy/agents", "/v1/realtime/client_secrets"] {
+        let body = json!({"model": "mock", "tools": [tool], "mcp_servers": servers, "max_tokens": 9,
+            "messages": [{"role": "user", "content": "hello"}], "input": "hello"});
+        for config in [json!({"provider": "mock"}), json!({"provider": "mock", "override_params": {"seed": 1}})] {
+            let request = TestRequest::new("POST", path).header("x-gateway-config", &config.to_string());
+            let request = request.header("content-type", "application/json").body(body.to_string());
+            gateway.send(request).await;
+        }
+    }
+    let bodies = spool.frames().into_iter().filter(|frame| frame.kind == CLIENT_REQUEST).count();
+    assert_eq!(bodies, 8, "all but those that ask for a new secret");
+    for path in spool.segments() {
+        let text = String::from_utf8_lossy(&fs::read(path).unwrap()).into_owned();
+        assert!(text.contains("\"authorization\":\"***\"") && text.contains("hello") && !text.contains("CANARY"));
+    }
+}
+
+#[tokio::test]
 async fn broken_stream_is_recorded_as_cut() {
     let events = "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n";
     let provider = ScriptedServer::start_responding(sse_response(events.as_bytes(), 4096)).await;

@@ -61,6 +61,16 @@ def test_values_of_a_wrong_type_stop_no_record(clickhouse: Callable[..., ClickHo
     assert by_id[bad["id"]]["metadata"] == {"b": "c"}
 
 
+def test_records_of_many_months_are_inserted_once(clickhouse: Callable[..., ClickHouseEngine]):
+    engine = clickhouse(keep_days=36_500)
+    lines = [
+        make_line(created_at=f"{year}-{month:02}-01T00:00:00Z") for year in range(2016, 2026) for month in range(1, 13)
+    ]
+    for _ in range(2):
+        insert(engine, *lines)
+    assert count(engine) == len(lines)
+
+
 def test_new_columns_are_added_to_old_tables(clickhouse: Callable[..., ClickHouseEngine]):
     engine = clickhouse()
     engine._client.command("ALTER TABLE records DROP COLUMN user, DROP COLUMN attempts")

@@ -168,7 +168,7 @@ def test_columns_hold_what_the_lines_say(tmp_path: Path):
     for at, record in enumerate(sample.records):
         row = stored[uuid.UUID(record["id"])]
         assert (row["node"], row["body_key"], row["body_offset"], row["body_length"]) == ("n1", "pack", at, 1)
-        assert row["is_fallback"] == any(step["step"] == "chose" for step in record["decisions"])
+        assert bool(row["is_fallback"]) == any(step["step"] == "chose" for step in record["decisions"] or ())
         assert row["created_at"].replace(tzinfo=dt.UTC) == dt.datetime.fromisoformat(record["created_at"])
         for column in RECORD_COLUMNS:
             if column.type is ColumnType.JSON:

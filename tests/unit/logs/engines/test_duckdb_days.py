@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import random
 import uuid
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -12,6 +13,7 @@ import pandas as pd
 import pytest
 
 from penstock.logs.batch import RecordBatch
+from penstock.logs.engines.duckdb_days import SealedDays
 from penstock.logs.query import GetQuery, GraphName, GraphQuery, ListQuery, LogFilters
 from tests.unit.logs.conftest import open_duckdb
 from tests.unit.logs.engines.test_graphs import DAYS, approximate
@@ -85,10 +87,23 @@ def test_batch_sent_again_after_sealing_is_inserted_once(sealed: DuckDbEngine, s
     assert count(sealed) == before
 
 
+def test_old_record_does_not_make_an_insertion_read_all_days_since(
+    sealed: DuckDbEngine, small: Sample, monkeypatch: pytest.MonkeyPatch
+):
+    files: list[str] = []
+    quote_path = SealedDays._quote_path
+    monkeypatch.setattr(SealedDays, "_quote_path", lambda days, name: [files.append(name), quote_path(days, name)][1])
+    before = count(sealed)
+    files.clear()
+    sent = [json.dumps(record).encode() for record in (small.records[0], small.records[-1])]
+    sealed.insert(RecordBatch("n", "w", sent), {})
+    assert files == ["2026-11-02.1.parquet"]
+    assert count(sealed) == before
+
+
 def test_late_record_joins_its_day(sealed: DuckDbEngine, tmp_path: Path):
     before = count(sealed)
-    late = {"id": str(uuid.uuid4()), "created_at": (START + DAY / 2).isoformat(), "organisation_id": "org"}
-    sealed.insert(RecordBatch("n", "w", [json.dumps(late).encode()]), {})
+    sealed.insert(RecordBatch("n", "w", [json.dumps(make_late_record()).encode()]), {})
     assert count(sealed) == before + 1
     sealed.seal_days(START + 5 * DAY)
     assert count(sealed) == before + 1
@@ -136,6 +151,39 @@ def test_failure_while_sealing_changes_nothing(sealed: DuckDbEngine, monkeypatch
     monkeypatch.undo()
     sealed.seal_days(START + 20 * DAY)
     assert count(sealed) == before
+
+
+def test_large_day_is_sealed_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("penstock.logs.engines.duckdb.MAX_TEMPORARY_SIZE", "24MB")
+    engine = open_duckdb(tmp_path / "store", memory_limit="64MB")
+    filler = random.Random(1)  # noqa: S311 - not for cryptography
+    for hour in range(8):
+        lines = [
+            json.dumps({
+                "id": str(uuid.uuid4()),
+                "created_at": (START + dt.timedelta(hours=hour, milliseconds=number)).isoformat(),
+                "organisation_id": "org",
+                "workspace_id": f"w{number % 3}",
+                "request_headers": {"x": filler.randbytes(3000).hex()},
+            }).encode()
+            for number in range(1000)
+        ]  # fmt: skip
+        engine.insert(RecordBatch("n", "w", lines, may_repeat=False), {})
+    monkeypatch.setattr("penstock.logs.engines.duckdb_days.MAX_SORTED_BYTES", 7_000_000)
+    engine.seal_days(START + 5 * DAY)
+    assert len(list_files(tmp_path)) == 8
+    assert count(engine) == 8000
+    assert engine.run(GraphQuery(filters=DAYS, graph="requests"), 20)["summary"]["total"] == 8000
+    # A record that arrives late replaces all files of the day.
+    engine.insert(RecordBatch("n", "w", [json.dumps(make_late_record()).encode()]), {})
+    engine.seal_days(START + 5 * DAY)
+    engine.seal_days(START + 5 * DAY)
+    assert count(engine) == 8001
+    engine.close()
+
+
+def make_late_record() -> dict[str, Any]:
+    return {"id": str(uuid.uuid4()), "created_at": (START + DAY / 2).isoformat(), "organisation_id": "org"}
 
 
 def test_retention_deletes_files(sealed: DuckDbEngine, tmp_path: Path, small: Sample):

@@ -127,7 +127,7 @@ INJECTIONS = [
 
 @pytest.mark.parametrize("text", INJECTIONS)
 def test_no_text_of_a_filter_becomes_sql(loaded: LogEngine, text: str):
-    fields = [*LIST_COLUMNS, "workspace_ids"]
+    fields = [*LIST_COLUMNS, "configs", "workspace_ids"]
     tried = [LogFilters(organisation_id=text)]
     tried += [LogFilters(organisation_id="org", **{field: [text]}) for field in fields]
     tried += [

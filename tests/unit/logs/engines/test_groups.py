@@ -10,7 +10,7 @@ import pytest
 
 from penstock.logs.query import GroupColumn, GroupName, GroupQuery, LogFilterError, LogFilters
 from tests.unit.logs.engines.test_graphs import DAYS, approximate
-from tests.unit.logs.samples import Sample, is_hit, is_unpriced, mean, percentile
+from tests.unit.logs.samples import Sample, is_hit, is_unpriced, known_times, mean, percentile, status_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +28,7 @@ KEYS: dict[str, tuple[str | Callable[[dict[str, Any]], Any], str]] = {
     "ai-models": ("ai_model", "ai_model"),
     "ai_service": ("ai_org", "ai_service"),
     "model": ("ai_model", "model"),
-    "status_code": ("response_status_code", "status_code"),
+    "status_code": (status_of, "status_code"),
     "api_key": ("api_key_id", "api_key"),
     "config": ("config", "config"),
     "workspace": ("workspace_id", "workspace"),
@@ -53,7 +53,7 @@ def measure(part: list[dict[str, Any]], column: str, sample: Sample | None = Non
     def average(key: str) -> float:
         return sum(record.get(key) or 0 for record in part) / len(part)
 
-    times = [record["response_time"] for record in part]
+    times = known_times(part)
     return {
         "requests": lambda: len(part),
         "cost": lambda: sum(record.get("cost_nanodollars") or 0 for record in part) / 1e7,

@@ -167,21 +167,31 @@ pub fn mask_url(head: &RequestHead) -> Cow<'_, str> {
     if head.query.is_empty() {
         return Cow::Borrowed(&head.path);
     }
-    let mut url = format!("{}?", head.path);
-    for (index, pair) in head.query.split('&').enumerate() {
+    Cow::Owned(format!("{}?{}", head.path, mask_query(&head.query)))
+}
+
+/// Returns a query with the values of parameters that may be secrets masked.
+pub fn mask_query(query: &str) -> String {
+    let mut masked = String::with_capacity(query.len());
+    for (index, pair) in query.split('&').enumerate() {
         if index > 0 {
-            url.push('&');
+            masked.push('&');
         }
         match pair.split_once('=') {
             Some((name, value)) if is_secret_param(&decode_param_name(name)) || looks_like_token(value) => {
-                url.push_str(name);
-                url.push('=');
-                url.push_str(MASK);
+                masked.push_str(name);
+                masked.push('=');
+                masked.push_str(MASK);
             }
-            _ => url.push_str(pair),
+            _ => masked.push_str(pair),
         }
     }
-    Cow::Owned(url)
+    masked
+}
+
+/// Returns the part of a header's value that may be shown, and `None` if it may be a secret. The name is in lower case.
+pub fn shown_header<'v>(name: &str, value: &'v str) -> Option<&'v str> {
+    shown_value(name.as_bytes(), value.as_bytes(), &[]).and_then(|bytes| std::str::from_utf8(bytes).ok())
 }
 
 /// Returns true if the parameter may grant access: a secret, or the signature of a presigned URL.

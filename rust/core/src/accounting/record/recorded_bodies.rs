@@ -9,7 +9,10 @@ use std::{
 use bytes::Bytes;
 use penstock_net::ResponseBody;
 
-use crate::accounting::spool::{SpoolEntry, frame::FrameKind};
+use crate::accounting::{
+    body_secrets,
+    spool::{SpoolEntry, frame::FrameKind},
+};
 
 /// Recorded in place of a request that guardrails may redact, if they never checked it.
 const UNCHECKED_REQUEST: &[u8] = br#"{"withheld":"not recorded, because no guardrail has redacted it"}"#;
@@ -95,8 +98,9 @@ impl RecordedBodies {
         if may_be_redacted {
             self.client_request = ClientBody::Unchecked(body.clone());
         } else {
+            let body = mask_secrets(body.clone());
             self.client_bytes = Some(body.clone());
-            entry.add_complete_body(FrameKind::ClientRequest, body.clone());
+            entry.add_complete_body(FrameKind::ClientRequest, body);
         }
     }
 
@@ -125,6 +129,7 @@ impl RecordedBodies {
             ClientBody::Redacted(bytes) => (bytes, true),
         };
         self.hides_client_request = is_hidden;
+        let body = mask_secrets(body);
         self.client_bytes = Some(body.clone());
         entry.add_complete_body(FrameKind::ClientRequest, body);
     }
@@ -136,7 +141,7 @@ impl RecordedBodies {
 
     /// Stores the body that is sent upstream, for the record. Stored secrets must already be masked in it.
     pub fn set_upstream_request(&mut self, body: Bytes) {
-        self.upstream_request = Some(body).filter(|_| self.is_recording());
+        self.upstream_request = self.is_recording().then(|| mask_secrets(body));
     }
 
     /// Records the provider's response before it is changed. Returns the body to read in place of `body`.
@@ -178,6 +183,11 @@ impl RecordedBodies {
             tap.open();
         }
     }
+}
+
+/// Masks the credentials that a request contains.
+fn mask_secrets(body: Bytes) -> Bytes {
+    body_secrets::mask_body_secrets(&body).map_or(body, Bytes::from)
 }
 
 /// Recorder of a provider's response. Holds chunks in memory until it is known that the client gets this response.

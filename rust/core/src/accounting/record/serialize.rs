@@ -284,7 +284,6 @@ fn write_ids(line: &mut ObjectWriter<'_>, id: Uuid, created_at: Duration, log: &
     line.text("id", id);
     line.timestamp("created_at", created_at);
     write_source(line, head);
-    line.text("internal_trace_id", id);
     line.text("trace_id", trace_id.as_deref().unwrap_or(id));
     line.optional_text("span_id", span_id.as_deref());
     line.optional_text("span_name", span_name.as_deref());

@@ -9,7 +9,10 @@ use penstock_net::{body::Body, headers::Headers};
 
 use super::{Detail, Record, RecordSink, RequestLog, serialize};
 use crate::{
-    accounting::spool::{Source, SpoolEntry, frame::FrameKind},
+    accounting::{
+        body_secrets::issues_credential,
+        spool::{Source, SpoolEntry, frame::FrameKind},
+    },
     guardrails::checks::Stage,
     ingress::message::RequestHead,
 };
@@ -32,7 +35,7 @@ impl RequestLog {
     ) -> Body {
         self.details.mark_parsed();
         let (Some(entry), Some(workspace)) = (self.spool.clone(), self.admitted_workspace) else { return body };
-        self.bodies.entry = self.body_entry().cloned();
+        self.bodies.entry = self.body_entry().filter(|_| !issues_credential(&head.path)).cloned();
         if let Body::Complete(bytes) = &body {
             entry.request_bytes.store(bytes.len() as u64, Ordering::Relaxed);
             if self.bodies.is_recording() && !bytes.is_empty() {

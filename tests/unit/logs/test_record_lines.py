@@ -1,0 +1,48 @@
+"""Record lines of killed requests: what is known of them, and the tokens that are counted in their bodies."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import Any
+
+from penstock.logs.batch import Position
+from penstock.logs.record_lines import make_killed_line
+from penstock.logs.spool_format import CLIENT_REQUEST, CLIENT_RESPONSE, UPSTREAM_RESPONSE
+from penstock.logs.spool_reader import KILLED, BodyReference, OpenRequest, SpoolEvent
+
+QUESTION = json.dumps({"model": "gpt-5", "messages": [{"role": "user", "content": "Is the gate open?"}]}).encode()
+STREAM = b"".join(
+    b'data: {"choices":[{"delta":{"content":"%s"}}]}\n\n' % word for word in (b"The gate", b" is open", b" today")
+)
+
+
+def read_killed(bodies: dict[int, bytes], **begin: Any) -> dict[str, Any]:
+    fields = {"created_at": "2026-11-20T12:00:00.000Z", "operation": "chatComplete", "ai_model": "gpt-5", **begin}
+    references = [BodyReference(kind, 1, 0, len(body)) for kind, body in bodies.items()]
+    request = OpenRequest(1, json.dumps(fields).encode(), bodies=references)
+    event = SpoolEvent(KILLED, 0, uuid.uuid4().bytes, request.begin, request, Position(1, 0))
+    return json.loads(make_killed_line(event, lambda _request: bodies))
+
+
+def test_tokens_of_a_killed_request_are_counted_in_what_is_known():
+    record = read_killed({CLIENT_REQUEST: QUESTION, UPSTREAM_RESPONSE: STREAM})
+    assert (record["outcome"], record["is_success"], record["units_estimated"]) == ("killed", False, True)
+    # Five words and a mark, the start of the message and of the response.
+    assert record["req_units"] in range(10, 20)
+    assert record["res_units"] == 5
+    assert (record["total_units"], record["bytes_out"]) == (record["req_units"] + 5, len(STREAM))
+    assert not {"response_status_code", "cost_nanodollars"} & record.keys()
+
+
+def test_response_of_the_client_is_counted_if_there_is_one():
+    record = read_killed({CLIENT_REQUEST: QUESTION, UPSTREAM_RESPONSE: b"x", CLIENT_RESPONSE: STREAM})
+    assert (record["res_units"], record["bytes_out"]) == (5, len(STREAM))
+
+
+def test_killed_requests_without_text_have_no_tokens():
+    assert "total_units" not in read_killed({})
+    assert "total_units" not in read_killed({CLIENT_REQUEST: b"{}"}, operation="files")
+    cut = read_killed({CLIENT_REQUEST: QUESTION[:-9]})
+    assert cut["req_units"] > 0
+    assert read_killed({CLIENT_REQUEST: QUESTION, CLIENT_RESPONSE: STREAM}, operation="embed")["res_units"] == 0
