@@ -70,6 +70,28 @@ pub struct BudgetUse<'r> {
     pub measure: Measure,
     /// True if only the number of requests counts, because another target responded.
     pub is_failed_attempt: bool,
+    /// Tokens or nano-dollars of responses that were not used, but that the provider bills.
+    pub discarded_amount: Option<u64>,
+}
+
+impl<'r> BudgetUse<'r> {
+    fn new(hold: &'r Hold, is_failed_attempt: bool, discarded_amount: Option<u64>) -> Self {
+        Self {
+            limit_id: &hold.rule.id,
+            group: &hold.group,
+            period_start_ms: hold.start_ms,
+            measure: hold.rule.measure,
+            is_failed_attempt,
+            discarded_amount,
+        }
+    }
+}
+
+/// Usage of a response that is not used. `None` stands for an unknown amount.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DiscardedUsage {
+    pub tokens: Option<u64>,
+    pub nanodollars: Option<u64>,
 }
 
 /// Amounts of all limits that one request holds until it ends.
@@ -79,6 +101,8 @@ pub struct RequestHolds {
     attempt: Vec<Hold>,
     /// Holds of earlier attempts on budgets that count requests.
     failed_attempts: Vec<Hold>,
+    /// Settled holds on budgets of tokens and cost, with the amounts of responses that were not used.
+    discarded: Vec<Hold>,
     /// Holds on tokens and cost of streams that broke off and that another target continues.
     interrupted: Vec<Hold>,
     /// Length of `interrupted` before the last stream broke off.
@@ -141,6 +165,7 @@ impl RequestHolds {
             request: Vec::new(),
             attempt: Vec::new(),
             failed_attempts: Vec::new(),
+            discarded: Vec::new(),
             interrupted: Vec::new(),
             interrupted_before: 0,
             statuses: Vec::new(),
@@ -162,7 +187,7 @@ impl RequestHolds {
     pub fn adopt_target(&mut self, mut other: Self, now_ms: u64) {
         self.end_attempt(now_ms);
         self.attempt.append(&mut other.attempt);
-        self.failed_attempts.append(&mut other.failed_attempts);
+        self.adopt_ended_attempts(&mut other, now_ms);
         self.would_reject.append(&mut other.would_reject);
         for rejection in std::mem::take(&mut other.rejections) {
             self.record_rejection(rejection);
@@ -171,6 +196,15 @@ impl RequestHolds {
         self.rejected_by = self.rejected_by.take().or_else(|| other.rejected_by.take());
         for status in std::mem::take(&mut other.statuses) {
             self.report(status);
+        }
+    }
+
+    /// Takes over what ended attempts of a concurrent attempt count for. Ends its current attempt.
+    pub fn adopt_ended_attempts(&mut self, other: &mut Self, now_ms: u64) {
+        other.end_attempt(now_ms);
+        self.failed_attempts.append(&mut other.failed_attempts);
+        for hold in std::mem::take(&mut other.discarded) {
+            self.add_discarded(hold);
         }
     }
 
@@ -281,6 +315,11 @@ impl RequestHolds {
         Ok(())
     }
 
+    /// Returns true if the current attempt holds an amount.
+    pub fn has_attempt(&self) -> bool {
+        !self.attempt.is_empty()
+    }
+
     /// Ends the current attempt, whose response is not used. It counts as a request without tokens or cost.
     pub fn end_attempt(&mut self, now_ms: u64) {
         let usage = RequestUsage { requests: 1, ..RequestUsage::default() };
@@ -289,6 +328,39 @@ impl RequestHolds {
             if hold.rule.is_budget() && hold.rule.measure == Measure::Requests {
                 self.failed_attempts.push(hold);
             }
+        }
+    }
+
+    /// Ends the current attempt, whose response is not used although the provider bills it. An unknown amount counts as
+    /// what the attempt holds.
+    pub fn discard_attempt(&mut self, usage: DiscardedUsage, now_ms: u64) {
+        for mut hold in std::mem::take(&mut self.attempt) {
+            let known = match hold.rule.measure {
+                Measure::Requests => Some(1),
+                // The request only reads or stores data.
+                _ if hold.amount == 0 => Some(0),
+                Measure::Tokens => usage.tokens,
+                Measure::Cost => usage.nanodollars,
+            };
+            let used = known.unwrap_or(hold.amount);
+            self.limiter.settle(&hold, used, now_ms);
+            match hold.rule.measure {
+                _ if !hold.rule.is_budget() => (),
+                Measure::Requests => self.failed_attempts.push(hold),
+                Measure::Tokens | Measure::Cost => {
+                    hold.amount = used;
+                    self.add_discarded(hold);
+                }
+            }
+        }
+    }
+
+    fn add_discarded(&mut self, hold: Hold) {
+        let is_same = |other: &&mut Hold| is_same_counter(other, &hold) && other.start_ms == hold.start_ms;
+        match self.discarded.iter_mut().find(is_same) {
+            Some(known) => known.amount = known.amount.saturating_add(hold.amount),
+            None if hold.amount > 0 => self.discarded.push(hold),
+            None => (),
         }
     }
 
@@ -353,21 +425,17 @@ impl RequestHolds {
         }
     }
 
-    /// Returns the budgets that the record is charged to.
+    /// Returns the budgets that the record is charged to. Responses that were not used count even if a later attempt was
+    /// rejected.
     pub fn budget_uses(&self) -> impl Iterator<Item = BudgetUse<'_>> {
         let all = [(&self.request, false), (&self.attempt, false), (&self.failed_attempts, true)];
         let is_counted = self.rejected_by.is_none();
         all.into_iter()
+            .filter(move |_| is_counted)
             .flat_map(|(holds, is_failed_attempt)| holds.iter().map(move |hold| (hold, is_failed_attempt)))
-            .filter_map(move |(hold, is_failed_attempt)| {
-                (is_counted && hold.rule.is_budget()).then_some(BudgetUse {
-                    limit_id: &hold.rule.id,
-                    group: &hold.group,
-                    period_start_ms: hold.start_ms,
-                    measure: hold.rule.measure,
-                    is_failed_attempt,
-                })
-            })
+            .filter(|(hold, _)| hold.rule.is_budget())
+            .map(|(hold, is_failed_attempt)| BudgetUse::new(hold, is_failed_attempt, None))
+            .chain(self.discarded.iter().map(|hold| BudgetUse::new(hold, true, Some(hold.amount))))
     }
 
     fn release(&mut self, stage: LimitStage, now_ms: u64) {
@@ -395,7 +463,7 @@ fn is_same_counter(hold: &Hold, other: &Hold) -> bool {
 
 impl Drop for RequestHolds {
     fn drop(&mut self) {
-        // The usage of a cancelled attempt, such as the slower one of two, is not known and counts as none.
+        // The usage of a cancelled attempt is not known and counts as none.
         if !self.request.is_empty() || !self.attempt.is_empty() || !self.interrupted.is_empty() {
             self.settle(RequestUsage { requests: 1, ..RequestUsage::default() }, super::now_ms());
         }

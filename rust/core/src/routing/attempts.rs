@@ -38,6 +38,7 @@ use crate::{
     },
     routing::{
         cache_lookup::CacheLookup,
+        discarded_usage,
         executor::RouteExecutor,
         hooks::{self, TargetHooks},
         replay_body::PreparedBody,
@@ -363,6 +364,8 @@ impl<'w> RouteExecutor<'w> {
                 AttemptDecision::Stop(reason) => return self.stop_retrying(node, reason, result),
                 AttemptDecision::RetryAfter(wait) => wait,
             };
+            // Another target may win a race during the wait.
+            self.end_unbilled_attempt(&result);
             tokio::time::sleep(wait).await;
             // Other requests may have opened the breaker during the wait. Then this result is final.
             if guard.as_ref().is_some_and(|guard| guard.is_open(state)) {
@@ -370,6 +373,7 @@ impl<'w> RouteExecutor<'w> {
             }
             // `evaluate` made sure that a body is available.
             body = next.or_else(|| self.replay_body.reclaim()).unwrap_or_else(Body::empty);
+            self.charge_discarded(&result);
             if let Ok(response) = result {
                 Box::pin(response.discard()).await;
             }
@@ -411,7 +415,10 @@ impl<'w> RouteExecutor<'w> {
         let mut result = match attempted {
             Ok(mut response) => match self.await_first_chunk(node, &mut response).await {
                 Ok(()) => match &self.hooks {
-                    Some(hooks) => Box::pin(hooks.check_response(self, response)).await,
+                    Some(hooks) => {
+                        let checked = Box::pin(hooks.check_response(self, response)).await;
+                        checked.inspect(|response| discarded_usage::record_replaced(self.log, response))
+                    }
                     None => Ok(response),
                 },
                 Err(error) if error.has_upstream_text() => {
