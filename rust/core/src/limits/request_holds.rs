@@ -148,8 +148,38 @@ pub struct HoldRequest<'r> {
     /// True if the request only reads, deletes or stores data at a provider. Such requests are admitted even if no
     /// tokens or money are left: results that were paid for stay readable.
     pub uses_nothing: bool,
-    /// False if the caller requests more from Redis after a failure, and tries again.
-    pub is_last: bool,
+    /// Limits of which the caller can request no more from Redis.
+    pub exhausted: &'r ExhaustedLimits,
+}
+
+/// Limits of which nothing more can be requested from Redis, so that a refusal is final.
+#[derive(Debug, Default)]
+pub struct ExhaustedLimits {
+    is_all: bool,
+    counters: Vec<(Box<str>, Box<str>)>,
+}
+
+impl ExhaustedLimits {
+    /// Contains all limits, for example because there is no Redis.
+    pub fn all() -> Self {
+        Self { is_all: true, counters: Vec::new() }
+    }
+
+    pub fn add(&mut self, rejection: &Rejection) {
+        self.counters.push((rejection.rule.counter_id.clone(), rejection.group.clone()));
+    }
+
+    fn contains(&self, rule: &LimitRule, group: &str) -> bool {
+        self.is_all || self.counters.iter().any(|(id, value)| *id == rule.counter_id && **value == *group)
+    }
+}
+
+/// Why nothing was taken.
+#[derive(Debug)]
+pub enum Refusal {
+    /// Leases that are used up. They may get more from Redis.
+    UsedUpLeases(Vec<Rejection>),
+    Exceeded(Box<Rejection>),
 }
 
 impl LimitStage {
@@ -211,23 +241,34 @@ impl RequestHolds {
     /// Takes the amounts of a request from the limits of all these rule sets.
     ///
     /// # Errors
-    /// If a limit leaves less than the request needs. Then the amounts that were taken for this stage are returned.
+    /// If limits leave less than the request needs. Then the amounts that were taken for this stage are returned.
     pub fn take_all<'r>(
         &mut self,
         rule_sets: impl IntoIterator<Item = &'r Arc<[LimitRule]>>,
         request: &HoldRequest<'_>,
         now_ms: u64,
-    ) -> Result<(), Box<Rejection>> {
+    ) -> Result<(), Refusal> {
+        let mut used_up = Vec::new();
         for rules in rule_sets {
             for (index, rule) in rules.iter().enumerate() {
                 if LimitStage::for_rule(rule) == request.stage
                     && let Some(group) = rule.group_of(request.subject)
+                    && let Err(rejection) =
+                        self.take(RuleRef { rules: Arc::clone(rules), index }, &group, request, now_ms)
                 {
-                    self.take(RuleRef { rules: Arc::clone(rules), index }, &group, request, now_ms)?;
+                    if request.exhausted.contains(rule, &group) {
+                        self.release(request.stage, now_ms);
+                        return Err(Refusal::Exceeded(rejection));
+                    }
+                    used_up.push(*rejection);
                 }
             }
         }
-        Ok(())
+        if used_up.is_empty() {
+            return Ok(());
+        }
+        self.release(request.stage, now_ms);
+        Err(Refusal::UsedUpLeases(used_up))
     }
 
     fn take(
@@ -246,30 +287,38 @@ impl RequestHolds {
             return Ok(());
         }
         let needed = (request.amount)(&rule, &self.limiter, group);
-        let remaining = match self.limiter.take_once(rule.clone(), group, needed, request.is_last, now_ms) {
+        let is_last = request.exhausted.contains(&rule, group);
+        let remaining = match self.limiter.take_once(rule.clone(), group, needed, is_last, now_ms) {
             Ok((hold, remaining)) => {
-                let holds = if request.stage == LimitStage::Request { &mut self.request } else { &mut self.attempt };
-                holds.push(hold);
+                self.holds_of(request.stage).push(hold);
                 self.report(LimitStatus { rule, remaining });
                 return Ok(());
             }
             Err(remaining) => remaining,
         };
-        if request.is_last {
-            self.record_rejection(LimitRejection::new(&rule, group));
+        if is_last {
+            let rejection = LimitRejection::new(&rule, group);
             if rule.is_dry_run {
-                self.limiter.metrics.would_reject.add(1);
-                self.would_reject.push(rule.id.clone());
+                // The same request may try again, because another limit gets more from Redis.
+                if !self.rejections.contains(&rejection) || !self.would_reject.contains(&rule.id) {
+                    self.limiter.metrics.would_reject.add(1);
+                    self.would_reject.push(rule.id.clone());
+                    self.record_rejection(rejection);
+                }
                 return Ok(());
             }
+            self.record_rejection(rejection);
             self.limiter.metrics.rejected.add(1);
             self.report(LimitStatus { rule: rule.clone(), remaining });
             if !rule.applies_to_targets() {
                 self.rejected_by = Some(rule.id.clone());
             }
         }
-        self.release(request.stage, now_ms);
         Err(Box::new(Rejection { rule, group: group.into(), remaining, needed }))
+    }
+
+    fn holds_of(&mut self, stage: LimitStage) -> &mut Vec<Hold> {
+        if stage == LimitStage::Request { &mut self.request } else { &mut self.attempt }
     }
 
     /// Reads the budgets of the current attempt again, because a session may last longer than their settings. A deleted
@@ -289,7 +338,12 @@ impl RequestHolds {
     ///
     /// # Errors
     /// If nothing is left of a budget. The used amount still counts at the end.
-    pub fn extend_attempt(&mut self, usage: RequestUsage, is_last: bool, now_ms: u64) -> Result<(), Box<Rejection>> {
+    pub fn extend_attempt(
+        &mut self,
+        usage: RequestUsage,
+        exhausted: &ExhaustedLimits,
+        now_ms: u64,
+    ) -> Result<(), Refusal> {
         let limiter = Arc::clone(&self.limiter);
         let deleted = &self.deleted_budgets;
         let is_extended = |rule: &LimitRule| rule.is_budget() && !rule.is_dry_run && !deleted.contains(&rule.id);
@@ -298,17 +352,19 @@ impl RequestHolds {
             if needed == 0 {
                 continue;
             }
+            let is_last = exhausted.contains(&hold.rule, &hold.group);
             match limiter.take_once(hold.rule.clone(), &hold.group, needed, is_last, now_ms) {
                 // The attempt belongs to the period in which it began.
                 Ok((more, _)) if more.start_ms != hold.start_ms => limiter.settle(&more, 0, now_ms),
                 Ok((more, _)) => hold.amount = hold.amount.saturating_add(more.amount),
                 Err(remaining) => {
                     let rejection = Rejection { rule: hold.rule.clone(), group: hold.group.clone(), remaining, needed };
-                    if is_last {
-                        limiter.metrics.rejected.add(1);
-                        self.record_rejection(LimitRejection::new(&rejection.rule, &rejection.group));
+                    if !is_last {
+                        return Err(Refusal::UsedUpLeases(vec![rejection]));
                     }
-                    return Err(Box::new(rejection));
+                    limiter.metrics.rejected.add(1);
+                    self.record_rejection(LimitRejection::new(&rejection.rule, &rejection.group));
+                    return Err(Refusal::Exceeded(Box::new(rejection)));
                 }
             }
         }
@@ -439,8 +495,7 @@ impl RequestHolds {
     }
 
     fn release(&mut self, stage: LimitStage, now_ms: u64) {
-        let holds = if stage == LimitStage::Request { &mut self.request } else { &mut self.attempt };
-        for hold in holds.drain(..) {
+        for hold in std::mem::take(self.holds_of(stage)) {
             self.limiter.settle(&hold, 0, now_ms);
         }
     }

@@ -19,6 +19,12 @@ pub fn limit(kind: &str, id: &str, fields: &Value) -> Value {
 pub async fn start_gateway(limits: Value) -> (Server, TestGateway) {
     let provider = Server::start().await;
     let gateway = TestGateway::with_settings(&provider.url(), |_| ());
+    set_limits(&gateway, &limits);
+    (provider, gateway)
+}
+
+/// Publishes limits of the workspace `w` and of what belongs to it.
+pub fn set_limits(gateway: &TestGateway, limits: &Value) {
     let rates = json!({"input": [[0, TOKEN_PRICE]], "output": [[0, TOKEN_PRICE]]});
     let price = json!({"provider": "mock", "model": "mock", "prices": [{"version": "v1", "rates": rates}]});
     gateway.apply_snapshot(&json!({"epoch": "1", "prices": {"overrides": [price]},
@@ -26,7 +32,6 @@ pub async fn start_gateway(limits: Value) -> (Server, TestGateway) {
         "keys": [{"id": "k", "name": "dev", "workspace": "w", "sha256": sha256_hex("pk")}],
         "providers": [{"id": "p", "integration_id": "i", "slug": "mine", "provider": "mock", "workspace": "w"}],
         "parts": [{"name": "limits/00", "limits": [{"workspace": "w", "limits": limits}]}]}));
-    (provider, gateway)
 }
 
 pub fn chat(provider: &str) -> TestRequest {

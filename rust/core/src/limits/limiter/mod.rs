@@ -67,11 +67,11 @@ impl Limiter {
         self.cluster.as_ref()
     }
 
-    /// Requests more of a limit from Redis, after `take_once` without `is_last` failed. Settings limit the wait.
-    pub async fn acquire(&self, rule: &RuleRef, group: &str, amount: u64) {
-        if let Some(cluster) = &self.cluster {
-            cluster.acquire(rule, group, amount.max(1), &self.counters, current_ms()).await;
-        }
+    /// Requests more of a limit from Redis, after `take_once` without `is_last` failed. Settings limit the wait. Returns
+    /// false if the amount is not left.
+    pub async fn acquire(&self, rule: &RuleRef, group: &str, amount: u64) -> bool {
+        let Some(cluster) = &self.cluster else { return false };
+        cluster.acquire(rule, group, amount.max(1), &self.counters, current_ms()).await
     }
 
     /// Takes an amount of a limit. A soft budget gives its rest to the last request, whose real usage may be more. Rate
