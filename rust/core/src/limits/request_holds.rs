@@ -305,6 +305,11 @@ impl RequestHolds {
                     self.would_reject.push(rule.id.clone());
                     self.record_rejection(rejection);
                 }
+                if rule.is_budget() {
+                    // The request is sent, so its usage counts.
+                    let start_ms = rule.window.part_at(now_ms).start_ms;
+                    self.holds_of(request.stage).push(Hold { rule, group: group.into(), amount: 0, start_ms });
+                }
                 return Ok(());
             }
             self.record_rejection(rejection);

@@ -184,6 +184,20 @@ async fn dry_run_counts_and_admits() {
 }
 
 #[tokio::test]
+async fn dry_run_budget_counts_beyond_its_limit() {
+    for measure in ["tokens", "requests", "cost"] {
+        let fields = json!({"type": measure, "limit": 1, "period": {"start": 1}, "dry_run": true});
+        let (_provider, gateway) = start_gateway(json!([limit("policy", "any", &fields)])).await;
+        for number in 0..3 {
+            assert_eq!(gateway.send(plain_chat()).await.status, 200);
+            let limits = &gateway.single_record()["limits"];
+            assert_eq!(limits["budgets"][0]["id"], "policy-any", "{measure} {number}: {limits}");
+            assert_eq!(limits["would_reject"].is_array(), number > 0, "{measure} {number}: {limits}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn invalid_request_counts_for_nothing() {
     let fields = json!({"type": "requests", "limit": 1, "window": {"unit": "week"}});
     let (_provider, gateway) = start_gateway(json!([limit("api_key", "k", &fields)])).await;
