@@ -241,6 +241,8 @@ class UsageLedger:
             query = select(limit_usage.c.limit_id).where(limit_usage.c.updated_at >= now() - UNMARKED_AGE_MS)
             async with self._database.read_connection() as connection:
                 self._unmarked = set((await connection.execute(query.distinct())).scalars())
+        changed, self._services.changed_budgets = self._services.changed_budgets, set()
+        self._unmarked |= changed
         if not self._unmarked:
             return
         marked, self._unmarked = self._unmarked, set[str]()

@@ -97,6 +97,7 @@ class ProviderRoutes(CrudRoutes):
         """Updates a row. Omitted fields keep their values."""
         values = {name: value for name, value in sent_fields(data).items() if name in COPIED_FIELDS}
         await self.resource.update(session, row, {**values, **limits.check_limits(data, before=row)})
+        session.note_changed_budget(f"provider:{row['id']}")
         return Created(row["id"], row["slug"], self.kind)
 
     async def delete_row(self, session: TenantSession, row: Row) -> None:

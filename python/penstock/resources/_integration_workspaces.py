@@ -148,6 +148,7 @@ async def update_workspaces(
     async with context.write_session() as session:
         row = await kit.get_integration(session, key, "update")
         await kit.mark_changed(session, row)
+        session.note_changed_budget(f"integration:{row['id']}")
         if row["workspace_id"]:
             raise field_error("", "this integration belongs to one workspace; it cannot be shared with others")
         before, provides = await _load_access_entries(session, row), False

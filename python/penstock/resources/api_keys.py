@@ -319,6 +319,8 @@ async def update_key(
         values |= await keys.apply_workspace_rules(session, values, row)
         await keys.reject_escalation(session, values, row, resets_usage=bool(data.reset_usage))
         await KEY_RESOURCES[row["type"]].update(session, row, values)
+        if "usage_limits" in values:
+            session.note_changed_budget(f"api_key:{row['id']}")
         return EmptyResponse()
 
 

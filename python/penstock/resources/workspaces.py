@@ -324,6 +324,7 @@ async def update_workspace(
         if data.reset_usage:
             values["last_reset_at"] = now()
         row = await WORKSPACES.update(session, row, values)
+        session.note_changed_budget(f"workspace:{row['id']}")
         return await _to_workspace_details(session, row, "display", await organisation_rules(session))
 
 
