@@ -246,6 +246,11 @@ impl LimitRule {
         self.window.is_budget()
     }
 
+    /// Returns true if the limit counts each group of requests for itself.
+    pub fn is_grouped(&self) -> bool {
+        !self.group_by.is_empty()
+    }
+
     /// Returns true if the limit applies to attempts at targets instead of requests.
     pub fn applies_to_targets(&self) -> bool {
         self.applies_to_targets

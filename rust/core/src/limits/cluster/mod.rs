@@ -149,10 +149,11 @@ impl ClusterLimiter {
         rule: RuleRef,
         group: &str,
         requested: Amount,
+        ledger: &NodeCounters,
         now_ms: u64,
     ) -> Result<(Hold, Remaining), Remaining> {
         let mut leases = self.lock();
-        let group = self.bounded_group(&mut leases, &rule, group);
+        let group = self.bounded_group(&mut leases, &rule, group, ledger);
         let hash = self.hash(&rule.counter_id, group);
         let ClusterLeases { by_hash, active, renewals, .. } = &mut *leases;
         let lease = by_hash.entry(hash).or_insert_with(|| ClusterLease::new(&rule, group));
@@ -238,7 +239,7 @@ impl ClusterLimiter {
     pub async fn acquire(&self, rule: &RuleRef, group: &str, amount: u64, ledger: &NodeCounters, now_ms: u64) -> bool {
         let hash = {
             let mut leases = self.lock();
-            let group = self.bounded_group(&mut leases, rule, group);
+            let group = self.bounded_group(&mut leases, rule, group, ledger);
             let hash = self.hash(&rule.counter_id, group);
             leases.by_hash.entry(hash).or_insert_with(|| ClusterLease::new(rule, group));
             hash
@@ -401,12 +402,19 @@ impl ClusterLimiter {
         self.others.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn bounded_group<'g>(&self, leases: &mut ClusterLeases, rule: &LimitRule, group: &'g str) -> &'g str {
-        if leases.by_hash.contains_key(&self.hash(&rule.counter_id, group)) {
+    fn bounded_group<'g>(
+        &self,
+        leases: &mut ClusterLeases,
+        rule: &LimitRule,
+        group: &'g str,
+        ledger: &NodeCounters,
+    ) -> &'g str {
+        if !rule.is_grouped() || leases.by_hash.contains_key(&self.hash(&rule.counter_id, group)) {
             return group;
         }
         let count = leases.group_counts.entry(rule.counter_id.clone()).or_default();
-        if *count >= MAX_GROUPS {
+        // The ledger knows which groups used a budget before.
+        if *count >= MAX_GROUPS && !ledger.has_counter(&rule.counter_id, group) {
             self.shared_groups.add(1);
             return OTHER_GROUPS;
         }

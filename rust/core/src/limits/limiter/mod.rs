@@ -101,7 +101,7 @@ impl Limiter {
         let requested = if is_exact { Amount::exactly(amount) } else { Amount::at_most(amount) };
         if let Some(cluster) = &self.cluster {
             let requested = if is_last { requested } else { Amount::exactly(amount) };
-            return cluster.take(rule, group, requested, now_ms);
+            return cluster.take(rule, group, requested, &self.counters, now_ms);
         }
         let mut leases = self.lock();
         let group = self.bounded_group(&mut leases, &rule, group);
@@ -214,13 +214,15 @@ impl Limiter {
         }
     }
 
-    /// Returns the group value, or `OTHER_GROUPS` if the limit has too many group values.
+    /// Returns the group value, or `OTHER_GROUPS` if the limit or the node has too many group values. A value that was
+    /// counted before keeps its counter. Otherwise, a used-up budget would count anew.
     fn bounded_group<'g>(&self, leases: &mut Leases, rule: &LimitRule, group: &'g str) -> &'g str {
-        if leases.by_hash.contains_key(&self.hash(&rule.counter_id, group)) {
+        if !rule.is_grouped() || leases.by_hash.contains_key(&self.hash(&rule.counter_id, group)) {
             return group;
         }
         let count = leases.group_counts.entry(rule.counter_id.clone()).or_default();
-        if *count >= MAX_GROUPS || self.counters.is_full() {
+        let is_full = *count >= MAX_GROUPS || self.counters.is_full();
+        if is_full && !self.counters.has_counter(&rule.counter_id, group) {
             self.metrics.shared_groups.add(1);
             return OTHER_GROUPS;
         }
