@@ -505,7 +505,8 @@ impl RequestHolds {
         }
     }
 
-    fn report(&mut self, status: LimitStatus) {
+    /// Adds a limit to those that headers show.
+    pub fn report(&mut self, status: LimitStatus) {
         let part_left = |status: &LimitStatus| status.remaining.left.saturating_mul(1000) / status.rule.limit.max(1);
         let is_same = |other: &LimitStatus| {
             Arc::ptr_eq(&other.rule.rules, &status.rule.rules) && other.rule.index == status.rule.index

@@ -16,7 +16,7 @@ use crate::{
     },
     config::Node,
     endpoints::{
-        count_tokens, realtime,
+        count_tokens, limit_admission, realtime,
         target_endpoint::{self, serve_at_target},
     },
     error::{Error, ErrorOrigin, Result},
@@ -188,6 +188,7 @@ impl<'w> RouteExecutor<'w> {
             }
         };
         if let Some(denied) = denied {
+            limit_admission::report_unused_limits(self.state, self.client_request, &target, self.log);
             self.replay_body.restore(prepared.body);
             return Ok(denied);
         }
@@ -211,6 +212,7 @@ impl<'w> RouteExecutor<'w> {
             let at = node.path.clone();
             self.record_step(|| RoutingStep::CacheHit { at });
             self.log.clear_target();
+            limit_admission::report_unused_limits(self.state, self.client_request, &target, self.log);
             let Some(hooks) = &self.hooks else { return Ok(response) };
             let mut response = Box::pin(hooks.decorate_cached(response)).await?;
             hooks.restore_values(&mut response);

@@ -184,6 +184,29 @@ async fn dry_run_counts_and_admits() {
 }
 
 #[tokio::test]
+async fn responses_without_an_attempt_show_what_is_left() {
+    let fields = json!({"type": "tokens", "limit": 1_000_000, "period": {"start": 1}});
+    let (provider, gateway) = start_gateway(json!([limit("policy", "any", &fields)])).await;
+    let denies_all = json!([{"contains": {"words": ["no-such-word"], "operator": "any"}, "deny": true, "id": "never"}]);
+    let cached = json!({"provider": "mock", "cache": {"mode": "simple"}});
+    let denied = json!({"provider": "mock", "input_guardrails": denies_all});
+    let mut left = Vec::new();
+    for (config, status) in [(&cached, 200), (&cached, 200), (&denied, 446)] {
+        let request = TestRequest::new("POST", CHAT_PATH).header("x-gateway-api-key", "pk");
+        let request =
+            request.header("content-type", "application/json").header("x-gateway-config", &config.to_string());
+        let response = gateway.send(request.body(chat_body("mock", false))).await;
+        assert_eq!(response.status, status, "{}", response.text());
+        let remaining: u64 = response.header("x-gateway-ratelimit-remaining-tokens").unwrap().parse().unwrap();
+        assert!(response.header("ratelimit").unwrap().contains("policy-any-tokens"));
+        left.push(remaining);
+    }
+    wait_for_ledger_entries(&provider, 1).await;
+    // The first response shows what is left while it holds its own amount.
+    assert!(left[0] < left[1] && left[1] == left[2] && left[1] < 1_000_000, "{left:?}");
+}
+
+#[tokio::test]
 async fn dry_run_budget_counts_beyond_its_limit() {
     for measure in ["tokens", "requests", "cost"] {
         let fields = json!({"type": measure, "limit": 1, "period": {"start": 1}, "dry_run": true});

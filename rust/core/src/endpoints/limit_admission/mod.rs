@@ -24,9 +24,12 @@ use crate::{
     error::{Error, Result, exceeded_limit::ExceededLimit},
     gateway_state::GatewayState,
     limits::{
+        hold::RuleRef,
         limiter::Limiter,
         now_ms,
-        request_holds::{ExhaustedLimits, HoldRequest, LimitStage, Refusal, Rejection, RequestHolds, RequestUsage},
+        request_holds::{
+            ExhaustedLimits, HoldRequest, LimitStage, LimitStatus, Refusal, Rejection, RequestHolds, RequestUsage,
+        },
         rule::{Enforcement, LimitRule, LimitSubject, Measure, ObjectNames, OwnerKind, TargetSubject},
         window::LimitWindow,
     },
@@ -122,6 +125,30 @@ impl AcquireTurn {
             self.exhausted.add(rejection);
         }
     }
+}
+
+/// Reports what is left of the caller's limits on tokens and cost. For a response that needs no attempt at a target, such
+/// as a cached one.
+pub(crate) fn report_unused_limits(
+    state: &GatewayState,
+    client_request: &ClientRequest<'_>,
+    target: &Target<'_>,
+    log: &mut RequestLog,
+) {
+    let Some(mut holds) = log.limits.take() else { return };
+    let subject = limit_subject(client_request, &target.caller, log, Some(target_subject(target, log)));
+    let rule_sets = caller_rules(&target.caller);
+    let rules = rule_sets
+        .iter()
+        .flatten()
+        .flat_map(|rules| (0..rules.len()).map(move |index| RuleRef { rules: Arc::clone(rules), index }));
+    for rule in rules.filter(|rule| rule.measure != Measure::Requests) {
+        if let Some(group) = rule.group_of(&subject) {
+            let remaining = state.limiter.known_remaining(&rule, &group, now_ms());
+            holds.report(LimitStatus { rule, remaining });
+        }
+    }
+    log.limits = Some(holds);
 }
 
 /// Returns true if limits may apply to an attempt at a target.

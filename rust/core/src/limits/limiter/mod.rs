@@ -185,6 +185,21 @@ impl Limiter {
         rows.take(MAX_HELD_SHOWN).collect()
     }
 
+    /// Returns the amount that is left of a limit as far as this worker knows. Reads the node's counter only if this
+    /// worker has no lease.
+    pub fn known_remaining(&self, rule: &LimitRule, group: &str, now_ms: u64) -> Remaining {
+        let part = rule.window.part_at(now_ms);
+        let known = self.lock().by_hash.get(&self.hash(&rule.counter_id, group)).and_then(|lease| {
+            (lease.start_ms == part.start_ms).then(|| Remaining {
+                left: lease.left.saturating_add(lease.free),
+                held: lease.held_by_all(),
+                reset_ms: part.reset_ms,
+                is_share: lease.is_share,
+            })
+        });
+        known.unwrap_or_else(|| self.remaining(rule, group, now_ms))
+    }
+
     /// Returns the amount that is left of a limit, without taking anything.
     pub fn remaining(&self, rule: &LimitRule, group: &str, now_ms: u64) -> Remaining {
         if let Some(cluster) = &self.cluster {
