@@ -213,6 +213,9 @@ METRIC_FAMILIES = {
     "limit_alerts_dropped": MetricFamily(
         "penstock_limit_alerts_dropped_total", "counter", "alerts that the webhook of the settings did not accept"
     ),
+    "limit_usage_dropped": MetricFamily(
+        "penstock_limit_usage_dropped_total", "counter", "sums of usage that the database of the store rejected"
+    ),
     "limit_groups_shared": MetricFamily(
         "penstock_limit_shared_groups_total",
         "counter",
@@ -357,6 +360,7 @@ class JobMetrics:
     restart_count = 0
     limit_alerts = 0
     dropped_limit_alerts = 0
+    dropped_limit_usage = 0
 
     def values_by_name(self) -> dict[str, float]:
         """Returns the values by metric name."""
@@ -364,6 +368,7 @@ class JobMetrics:
             "job_restarts": self.restart_count,
             "limit_alerts": self.limit_alerts,
             "limit_alerts_dropped": self.dropped_limit_alerts,
+            "limit_usage_dropped": self.dropped_limit_usage,
         }
 
 

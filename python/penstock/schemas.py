@@ -175,9 +175,13 @@ def _timestamp_fields(struct_type: type[msgspec.Struct]) -> tuple[str, ...]:
     return tuple(name for name in struct_type.__struct_fields__ if name.endswith("_at"))
 
 
-def effective_status(row: Mapping[str, Any]) -> str:
-    """Returns the row's status, or `expired` if its `expires_at` has passed."""
-    return "expired" if row["expires_at"] is not None and row["expires_at"] <= now() else row["status"]
+def effective_status(row: Mapping[str, Any], *, is_exhausted: bool = False) -> str:
+    """Returns the row's status; `expired` if its `expires_at` has passed, or else `exhausted` if nothing is left of its
+    usage limit.
+    """
+    if row["expires_at"] is not None and row["expires_at"] <= now():
+        return "expired"
+    return "exhausted" if is_exhausted and row["status"] == "active" else row["status"]
 
 
 def sent_fields(change: msgspec.Struct) -> dict[str, Any]:

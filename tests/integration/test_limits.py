@@ -398,6 +398,12 @@ def test_keys_workspaces_and_providers_show_their_usage(admin: Client):
     (row,) = [item for item in admin.read("/v1/api-keys?page_size=100")["data"] if item["id"] == key_id]
     assert row["current_usage"] == 3
     assert admin.read(f"/v1/workspaces/{workspace_id(admin)}")["current_usage"] is None
+    # Nothing is left of a limit that is lowered.
+    expect_ok(admin.put(f"/v1/api-keys/{key_id}", {"usage_limits": {"type": "requests", "credit_limit": 3}}))
+    listed = admin.read(f"/v1/api-keys?ids={key_id}")["data"]
+    assert [row["status"] for row in (admin.read(f"/v1/api-keys/{key_id}"), *listed)] == ["exhausted"] * 2
+    expect_ok(admin.put(f"/v1/api-keys/{key_id}", {"usage_limits": {"type": "requests", "credit_limit": 50}}))
+    assert admin.read(f"/v1/api-keys/{key_id}")["status"] == "active"
     # A key may be sent back as it was read, although its usage has changed since.
     key = admin.read(f"/v1/api-keys/{key_id}")
     expect_ok(admin.put(f"/v1/api-keys/{key_id}", {**key, "current_usage": 1}))

@@ -15,6 +15,7 @@ from penstock.kit.integration_limits import list_accesses
 from penstock.kit.limit_rules import MAX_LIMIT, integration_counter_id, to_units
 from penstock.kit.limit_usage import ACTIVE, EXHAUSTED, USAGE_COLUMNS, shown_amount
 from penstock.kit.limits import DEFAULT_USAGE_TYPE, list_limits
+from penstock.kit.usage_periods import current_period, to_limit
 from penstock.schemas import format_timestamp, now
 from penstock.store.limit_tables import limit_usage, usage_limits_policies
 from penstock.store.tables import api_keys, providers, workspaces
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock")
 
+# Usage of past periods that changed within this time still sends alerts, because requests end after their period.
+LATE_USAGE_MS = 60_000
 # Maximum number of groups that are marked in one transaction.
 MAX_MARKED = 1000
 # Table and API path of each kind of object that has its own limits. The key is the first part of a limit's id.
@@ -56,6 +59,8 @@ class AlertedLimit(NamedTuple):
     threshold: int | None
     table: str
     path: str
+    # Start of the current period, in Unix milliseconds.
+    period_start: int
 
 
 class Alert(NamedTuple):
@@ -90,8 +95,8 @@ class Alert(NamedTuple):
 
 
 async def mark_used_groups(services: Services, limit_ids: Collection[str]) -> list[Alert]:
-    """Marks the groups of these budgets that reached the threshold or the limit, and returns an alert for each. Ignores
-    ids that are no budgets.
+    """Marks the groups of these budgets that reached the threshold or the limit in the current period, and returns an
+    alert for each. Ignores ids that are no budgets. The id of an owner, such as `api_key:…`, stands for all its budgets.
     """
     alerts: list[Alert] = []
     for limit in await _load_limits(services, limit_ids):
@@ -106,11 +111,12 @@ async def _load_limits(services: Services, limit_ids: Collection[str]) -> list[A
             usage_limits_policies.c.id.in_([limit_id for limit_id in limit_ids if ":" not in limit_id]),
             usage_limits_policies.c.status == ACTIVE,
         )
-        for row in (await connection.execute(query)).mappings():
+        for row in [cast("Row", row) for row in (await connection.execute(query)).mappings()]:
             path = f"/v1/policies/usage-limits/{row['id']}"
             owner = ("policy", row["id"], row["name"] or row["id"], row["organisation_id"], row["workspace_id"])
-            amounts = _to_amounts(row["type"], cast("Row", row))
-            alerted_limits.append(AlertedLimit(row["id"], *owner, row["type"], *amounts, "usage_limits_policies", path))
+            amounts = _to_amounts(row["type"], row)
+            place = ("usage_limits_policies", path, current_period(to_limit(row), row).start)
+            alerted_limits.append(AlertedLimit(row["id"], *owner, row["type"], *amounts, *place))
         for kind, (table, path) in OWNER_TABLES.items():
             ids = {limit_id.split(":")[1]: limit_id for limit_id in limit_ids if limit_id.startswith(f"{kind}:")}
             if not ids:
@@ -120,7 +126,9 @@ async def _load_limits(services: Services, limit_ids: Collection[str]) -> list[A
         integration_limits = {limit_id for limit_id in limit_ids if limit_id.startswith("integration:")}
         if integration_limits:
             alerted_limits += [
-                limit for limit in await _load_access_limits(connection) if limit.id in integration_limits
+                limit
+                for limit in await _load_access_limits(connection)
+                if not integration_limits.isdisjoint([limit.id, f"integration:{limit.owner_id}"])
             ]
     return alerted_limits
 
@@ -136,7 +144,8 @@ async def _load_access_limits(connection: AsyncConnection) -> list[AlertedLimit]
             name = f"integration:{integration_counter_id(access.integration_id, access.workspace_id)}:usage:{type_}:"
             owner = ("integration", access.integration_id, access.slug, access.organisation_id, access.workspace_id)
             path = f"/v1/integrations/{access.slug}/workspaces"
-            alerted.append(AlertedLimit(name, *owner, type_, *_to_amounts(type_, limit), "integrations", path))
+            place = ("integrations", path, current_period(limit, access.limits).start)
+            alerted.append(AlertedLimit(name, *owner, type_, *_to_amounts(type_, limit), *place))
     return alerted
 
 
@@ -146,7 +155,8 @@ def _embedded_limits(kind: str, row: Row, table: Table, path: str) -> Iterator[A
         place = row["id"] if table is workspaces else row["workspace_id"]
         owner = (kind, row["id"], row.get("slug") or row["name"], row["organisation_id"], place)
         name = f"{kind}:{row['id']}:usage:{type_}:"
-        yield AlertedLimit(name, *owner, type_, *_to_amounts(type_, limit), table.name, f"{path}/{row['id']}")
+        shown_place = (table.name, f"{path}/{row['id']}", current_period(limit, row).start)
+        yield AlertedLimit(name, *owner, type_, *_to_amounts(type_, limit), *shown_place)
 
 
 def _to_amounts(type_: str, limit: Mapping[str, Any]) -> tuple[int, int | None]:
@@ -163,7 +173,13 @@ async def _mark_groups(services: Services, limit: AlertedLimit) -> list[Alert]:
     ]
     if limit.threshold is not None:
         conditions.append((used >= limit.threshold) & ~limit_usage.c.is_threshold_alert_sent)
-    query = select(limit_usage).where(limit_usage.c.limit_id == limit.id, or_(*conditions)).limit(MAX_MARKED)
+    # A limit that was changed does not apply to past periods.
+    is_current = (limit_usage.c.period_start >= limit.period_start) | (
+        limit_usage.c.updated_at >= now() - LATE_USAGE_MS
+    )
+    query = (
+        select(limit_usage).where(limit_usage.c.limit_id == limit.id, is_current, or_(*conditions)).limit(MAX_MARKED)
+    )
     async with services.database.read_connection() as connection:
         if not (await connection.execute(query.limit(1))).all():
             return []

@@ -14,24 +14,35 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from sqlalchemy import delete, func, insert, select, update
+from sqlalchemy import case, delete, func, insert, select, update
+from sqlalchemy.exc import DBAPIError
 
 from penstock.engine import BudgetSums, set_recorded_usage
-from penstock.errors import UnavailableError
+from penstock.errors import InvalidError, UnavailableError
 from penstock.ids import new_id
 from penstock.jobs.alert_webhook import AlertWebhook
 from penstock.jobs.usage_alerts import mark_used_groups
 from penstock.kit.limit_usage import ACTIVE, NO_ALERTS, USAGE_COLUMNS
-from penstock.logs.ledger_state import STATE_FILE, KnownMembers, LedgerState, UsageKey, UsageSum
+from penstock.logs.ledger_state import (
+    MAX_AMOUNT,
+    STATE_FILE,
+    KnownMembers,
+    LedgerState,
+    UsageKey,
+    UsageSum,
+    clamp_amount,
+)
 from penstock.logs.spool_reader import BudgetReader, SpoolFollower
 from penstock.metrics import JobMetrics
 from penstock.schemas import now
+from penstock.store.database import is_value_error
 from penstock.store.limit_tables import limit_usage, usage_ledger_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from pathlib import Path
 
+    from sqlalchemy import ColumnElement
     from sqlalchemy.ext.asyncio import AsyncConnection
 
     from penstock.kit.tenant_session import Services
@@ -185,9 +196,14 @@ class UsageLedger:
         """Adds the next sums to the store. If it is unknown whether a batch was stored, it is written again."""
         state = self._state
         await self.seal_batch()
-        async with self._database.write_transaction() as connection:
-            if await self._claim_sequence(connection):
-                await _add_batch(connection, state.batch)
+        try:
+            async with self._database.write_transaction() as connection:
+                if await self._claim_sequence(connection):
+                    await _add_batch(connection, state.batch)
+        except (InvalidError, UnavailableError) as error:
+            if not is_value_error(error) and not is_value_error(error.__cause__):
+                raise
+            await self._store_each()
         changed = {key.limit_id for key, _ in state.batch}
         state.batch = []
         state.sequence += 1
@@ -197,14 +213,36 @@ class UsageLedger:
         with suppress(UnavailableError):
             await self.mark_groups()
 
+    async def _store_each(self) -> None:
+        """Adds the sums of the batch one by one, and drops those that the database rejects. Otherwise one of them would
+        stop the ledger for all budgets.
+        """
+        dropped: list[UsageKey] = []
+        async with self._database.write_transaction() as connection:
+            if not await self._claim_sequence(connection):
+                return
+            for key, total in self._state.batch:
+                try:
+                    async with connection.begin_nested():
+                        await _add_batch(connection, [(key, total)])
+                except (InvalidError, DBAPIError) as error:
+                    if not is_value_error(error):
+                        raise
+                    dropped.append(key)
+        self._figures.dropped_limit_usage += len(dropped)
+        for key in dropped:
+            log.error("usage of the budget %r is lost: the database rejects it for %r", key.limit_id, key.group)
+
     async def mark_groups(self) -> None:
-        """Sends alerts for the budgets that changed. If the store fails, the same budgets are checked again at the next
+        """Sends alerts for the budgets whose usage, limit or threshold changed. If the store fails, the same budgets are checked again at the next
         call.
         """
         if self._unmarked is None:
             query = select(limit_usage.c.limit_id).where(limit_usage.c.updated_at >= now() - UNMARKED_AGE_MS)
             async with self._database.read_connection() as connection:
                 self._unmarked = set((await connection.execute(query.distinct())).scalars())
+        changed, self._services.changed_budgets = self._services.changed_budgets, set()
+        self._unmarked |= changed
         if not self._unmarked:
             return
         marked, self._unmarked = self._unmarked, set[str]()
@@ -327,6 +365,11 @@ def _batch_order(key: UsageKey) -> tuple[str, str, int]:
     return key.limit_id, key.group, key.period_start
 
 
+def _clamped(amount: ColumnElement[int]) -> ColumnElement[int]:
+    """Limits an amount to `MAX_AMOUNT`, because a larger sum would be an error of the database."""
+    return case((amount > MAX_AMOUNT, MAX_AMOUNT), (amount < -MAX_AMOUNT, -MAX_AMOUNT), else_=amount)
+
+
 async def _add_batch(connection: AsyncConnection, batch: list[tuple[UsageKey, UsageSum]]) -> None:
     """Adds usage to the entries of budgets and groups, and creates those that do not exist. One statement for all takes a
     third of the time of one for each.
@@ -343,10 +386,10 @@ async def _add_batch(connection: AsyncConnection, batch: list[tuple[UsageKey, Us
             "value_key": key.group,
             "period_start": key.period_start,
             "measure": key.measure,
-            "requests": total.requests,
-            "tokens": total.tokens,
-            "nanodollars": total.nanodollars,
-            "corrected_nanodollars": total.corrected,
+            "requests": clamp_amount(total.requests),
+            "tokens": clamp_amount(total.tokens),
+            "nanodollars": clamp_amount(total.nanodollars),
+            "corrected_nanodollars": clamp_amount(total.corrected),
             "updated_at": changed_at,
             "status": ACTIVE,
             "resets": 0,
@@ -356,7 +399,7 @@ async def _add_batch(connection: AsyncConnection, batch: list[tuple[UsageKey, Us
     ]
     query = upsert(limit_usage)
     sums = ("requests", "tokens", "nanodollars", "corrected_nanodollars")
-    changed = {name: limit_usage.c[name] + query.excluded[name] for name in sums}
+    changed = {name: _clamped(_clamped(limit_usage.c[name]) + query.excluded[name]) for name in sums}
     unique = ("limit_id", "value_key", "period_start")
     await connection.execute(
         query.on_conflict_do_update(index_elements=unique, set_={**changed, "updated_at": changed_at}), rows

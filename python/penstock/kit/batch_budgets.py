@@ -103,11 +103,13 @@ class BatchBudgets:
             "metadata": subject.metadata,
             **dict.fromkeys(("config", "config_id", "prompt_slug", "prompt_id", "ai_model")),
         }
-        return cls([budget for budget in budgets if not budget.rule["dry_run"]], log)
+        return cls(budgets, log)
 
     async def check(self, connection: AsyncConnection) -> None:
         """Raises an error if a hard budget may count a line of the batch, or if nothing is left of a budget."""
         for budget in self._budgets:
+            if budget.rule["dry_run"]:
+                continue
             conditions = [condition for condition in budget.conditions if condition["key"] != "model"]
             if not all(is_condition_met(condition, self._log) for condition in conditions):
                 continue

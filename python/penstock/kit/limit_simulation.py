@@ -202,7 +202,7 @@ def group_value(keys: Sequence[str], log: Mapping[str, Any]) -> str:
     if len(values) > 1:
         values = ["|".join(value.replace("%", "%25").replace("|", "%7C") for value in values)]
     joined = "".join(values)
-    if len(joined.encode()) <= MAX_GROUP_VALUE_BYTES:
+    if len(joined.encode()) <= MAX_GROUP_VALUE_BYTES and "\0" not in joined:
         return joined
     return f"sha256:{hashlib.sha256(joined.encode()).hexdigest()}"
 

@@ -103,16 +103,30 @@ async def list_usage(session: TenantSession, rules: Iterable[FoundRule], status:
     return entries
 
 
-async def read_current_usage(session: TenantSession, kind: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns the usage of rows with usage limits in the current period, by id: US dollars, tokens or requests. `kind`
-    is the `LimitOwner.kind` of the rows.
+class CurrentUsage(NamedTuple):
+    """Usage of the limits of one row in the current period: US dollars, tokens or requests, or `None` if the row has no
+    usage limit.
+    """
+
+    amount: int | float | None = None
+    is_exhausted: bool = False
+
+
+NO_USAGE = CurrentUsage()
+
+
+async def read_current_usage(
+    session: TenantSession, kind: str, rows: Sequence[Mapping[str, Any]]
+) -> dict[str, CurrentUsage]:
+    """Returns the usage of rows with usage limits in the current period, by id. `kind` is the `LimitOwner.kind` of the
+    rows.
     """
     return await _read_usage(session, {row["id"]: _usage_rules(LimitOwner(kind, row["id"], ""), row) for row in rows})
 
 
 async def read_access_usage(
     session: TenantSession, integration_id: str, rows: Sequence[Mapping[str, Any]]
-) -> dict[str, Any]:
+) -> dict[str, CurrentUsage]:
     """Returns the usage of an integration by workspaces in the current period, by id of their `integration_workspaces`
     row.
     """
@@ -123,18 +137,20 @@ async def read_access_usage(
     return await _read_usage(session, rules)
 
 
-async def _read_usage(session: TenantSession, rules: Mapping[str, Sequence[JsonObject]]) -> dict[str, Any]:
+async def _read_usage(session: TenantSession, rules: Mapping[str, Sequence[JsonObject]]) -> dict[str, CurrentUsage]:
     listed_rules = [FoundRule(rule, "") for listed in rules.values() for rule in listed]
     used = (
         {entry.row["limit_id"]: entry for entry in await list_usage(session, listed_rules, None)}
         if listed_rules
         else {}
     )
-    used_by_row: dict[str, Any] = {}
+    used_by_row: dict[str, CurrentUsage] = {}
     for row_id, listed in rules.items():
         for rule in listed:
             entry = used.get(rule["id"])
-            used_by_row[row_id] = shown_amount(rule["type"], entry.used if entry else 0)
+            amount = entry.used if entry else 0
+            is_exhausted = amount >= rule["limit"] or used_by_row.get(row_id, NO_USAGE).is_exhausted
+            used_by_row[row_id] = CurrentUsage(shown_amount(rule["type"], amount), is_exhausted)
     return used_by_row
 
 

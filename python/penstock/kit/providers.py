@@ -12,7 +12,7 @@ from msgspec import Meta
 from penstock.ids import new_id
 from penstock.kit import integrations, limits, shared_fields
 from penstock.kit.crud_routes import CrudRoutes, ListQuery
-from penstock.kit.limit_status import read_current_usage
+from penstock.kit.limit_status import NO_USAGE, CurrentUsage, read_current_usage
 from penstock.kit.limits import LimitFields, LimitFieldsUpdate
 from penstock.kit.numbered_pages import search_conditions
 from penstock.kit.route_parameters import SearchFilter, TagsFilter, WorkspaceFilter
@@ -97,6 +97,7 @@ class ProviderRoutes(CrudRoutes):
         """Updates a row. Omitted fields keep their values."""
         values = {name: value for name, value in sent_fields(data).items() if name in COPIED_FIELDS}
         await self.resource.update(session, row, {**values, **limits.check_limits(data, before=row)})
+        session.note_changed_budget(f"provider:{row['id']}")
         return Created(row["id"], row["slug"], self.kind)
 
     async def delete_row(self, session: TenantSession, row: Row) -> None:
@@ -122,16 +123,16 @@ class ProviderRoutes(CrudRoutes):
                 await session.find_all(workspaces, {row["workspace_id"] for row in rows}) if is_placed else {}
             )
             used = await read_current_usage(session, "provider", rows)
-            result = [
+            return [
                 _to_response(
                     response_type,
                     row,
                     linked_integrations[row["integration_id"]],
                     workspaces_by_id.get(row["workspace_id"]),
+                    used.get(row["id"], NO_USAGE),
                 )
                 for row in rows
             ]
-            return [msgspec.structs.replace(item, current_usage=used.get(item.id)) for item in result]
 
         async def render_list(session: TenantSession, rows: list[Row]) -> list[ResponseFields]:
             result = await render_rows(session, rows)
@@ -147,7 +148,7 @@ class ProviderRoutes(CrudRoutes):
 
 
 def _to_response(
-    response_type: type[ResponseFields], row: Row, integration: Row, workspace: Row | None
+    response_type: type[ResponseFields], row: Row, integration: Row, workspace: Row | None, used: CurrentUsage
 ) -> ResponseFields:
     values = {
         "integration_id": integration["slug"],
@@ -157,7 +158,8 @@ def _to_response(
         "masked_api_key": integration["masked_key"],
         "secret_mappings": integration["secret_mappings"],
         "workspace_name": workspace["name"] if workspace else "",
-        "status": effective_status(row),
+        "status": effective_status(row, is_exhausted=used.is_exhausted),
+        "current_usage": used.amount,
     }
     return row_to_struct(
         response_type, row, **{name: value for name, value in values.items() if name in response_type.__struct_fields__}

@@ -216,6 +216,12 @@ class TenantSession(TenantStore):
             self, self.caller, await self._read_request_info(), action, [(before, after)], self.noted_in
         )
 
+    def note_changed_budget(self, limit_id: str) -> None:
+        """Checks a budget for alerts after the change, because its limit or threshold changed. `limit_id` may also be
+        that of an owner, such as `api_key:…`, for all its budgets.
+        """
+        self.change_flag.budgets.add(limit_id)
+
     async def record_deletions(self, action: str, rows: Iterable[Row]) -> None:
         """Records the deletion of each of these rows in the audit log."""
         await write_audit_rows(
@@ -370,6 +376,7 @@ class RequestContext:
                 raise _precondition_failed("names a state, but this request depends on none")
             _reject_if_late(self._request)
             self._state["etag"] = await session.etag_after()
+        self._services.changed_budgets |= session.change_flag.budgets
         self._services.notify_change(published=session.change_flag.is_set)
         self._delay_response(session)
 
@@ -528,6 +535,8 @@ class Services:
         self.vault = vault
         self.identities = identities
         self._notifier = notifier
+        # Budgets whose limit or threshold changed. The usage ledger checks them for alerts.
+        self.changed_budgets: set[str] = set()
 
     def file_provider_slugs(self) -> frozenset[str]:
         """Returns the slugs of the providers in the settings file."""
@@ -549,6 +558,7 @@ class Services:
             await self.lock_organisation(connection, caller)
             session = TenantSession(connection, caller, None, self, partial(_return_metadata, request_info))
             yield session
+        self.changed_budgets |= session.change_flag.budgets
         self.notify_change(published=session.change_flag.is_set)
 
     async def prepare_data_key(self) -> None:

@@ -257,6 +257,8 @@ class TokenVerifier:
         user = next((value for value in identities if value is not None and value != ""), None)
         if not isinstance(user, str):
             raise UnauthorisedError("this token names no user: it needs the claim email_id, sub or uid")
+        if "\0" in organisation + user:
+            raise UnauthorisedError("the claims of this token must not contain the character U+0000")
         defaults = _read_defaults(claims)
         slug = claims.get("workspace_slug")
         may_leave = defaults.allow_config_override is not False

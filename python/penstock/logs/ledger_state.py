@@ -20,6 +20,15 @@ log = logging.getLogger("penstock")
 STATE_FILE, MEMBERS_FILE = "usage-ledger.json", "members"
 
 
+# Maximum of a sum, and minimum below 0. The store has 64-bit integers, which can contain the sum of two such amounts.
+MAX_AMOUNT = 2**62 - 1
+
+
+def clamp_amount(amount: int) -> int:
+    """Limits an amount to `MAX_AMOUNT`. A provider may report any number of tokens."""
+    return max(-MAX_AMOUNT, min(amount, MAX_AMOUNT))
+
+
 class UsageKey(msgspec.Struct, frozen=True):
     """A budget, one of its groups, and the start of its period in milliseconds since 1970."""
 
@@ -41,10 +50,10 @@ class UsageSum(msgspec.Struct):
 
     def add(self, other: UsageSum) -> None:
         """Adds further usage."""
-        self.requests += other.requests
-        self.tokens += other.tokens
-        self.nanodollars += other.nanodollars
-        self.corrected += other.corrected
+        self.requests = clamp_amount(self.requests + other.requests)
+        self.tokens = clamp_amount(self.tokens + other.tokens)
+        self.nanodollars = clamp_amount(self.nanodollars + other.nanodollars)
+        self.corrected = clamp_amount(self.corrected + other.corrected)
 
 
 class LedgerState(msgspec.Struct):

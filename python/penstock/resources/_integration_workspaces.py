@@ -16,7 +16,7 @@ from penstock.kit import integration_access
 from penstock.kit import integrations as kit
 from penstock.kit.integration_access import Enabled, GlobalAccess, GlobalAccessResponse
 from penstock.kit.integrations import ProviderSlug
-from penstock.kit.limit_status import read_access_usage
+from penstock.kit.limit_status import NO_USAGE, read_access_usage
 from penstock.kit.limits import (
     CurrentUsageField,
     RateLimitListField,
@@ -121,7 +121,7 @@ async def list_workspaces(key: IdOrSlug, context: NamedDependency[RequestContext
         query = query.where(integration_workspaces.c.integration_id == row["id"])
         rows = await session.fetch_rows(query.order_by(integration_workspaces.c.id), integration_workspaces)
         used = await read_access_usage(session, row["id"], rows)
-        details = [_to_access_detail(item, used.get(item["id"])) for item in rows]
+        details = [_to_access_detail(item, used.get(item["id"], NO_USAGE).amount) for item in rows]
         if await session.expects_single_limits():
             names = ("usage_limits", "rate_limits")
             details = [replace(item, **{name: first_limit(getattr(item, name)) for name in names}) for item in details]
@@ -148,6 +148,7 @@ async def update_workspaces(
     async with context.write_session() as session:
         row = await kit.get_integration(session, key, "update")
         await kit.mark_changed(session, row)
+        session.note_changed_budget(f"integration:{row['id']}")
         if row["workspace_id"]:
             raise field_error("", "this integration belongs to one workspace; it cannot be shared with others")
         before, provides = await _load_access_entries(session, row), False

@@ -18,7 +18,7 @@ from penstock.kit.compat import SHOWN_OPTION
 from penstock.kit.default_metadata import check_default_metadata
 from penstock.kit.initial_usage import InitialUsageField, check_initial_usage, store_initial_usage
 from penstock.kit.keys import KEY_RESOURCES
-from penstock.kit.limit_status import read_current_usage
+from penstock.kit.limit_status import NO_USAGE, CurrentUsage, read_current_usage
 from penstock.kit.limits import LimitFields, LimitFieldsUpdate
 from penstock.kit.numbered_pages import DEFAULT_SIZE, PageRequest, PageSizes, search_conditions
 from penstock.kit.rotation import RotationPolicy, TransitionMs, build_policy
@@ -286,7 +286,7 @@ async def list_keys(
             page = page.apply_sizes(PageSizes(max(DEFAULT_SIZE, len(requested))))
         total, rows = await KEY_RESOURCES["workspace-service"].list_page(session, page, conditions)
         used = await read_current_usage(session, "api_key", rows)
-        return ListResponse(total, [_to_key_detail(row, used.get(row["id"])) for row in rows])
+        return ListResponse(total, [_to_key_detail(row, used.get(row["id"], NO_USAGE)) for row in rows])
 
 
 @get("/{key_id:str}", guards=[require_scopes(*_list_scopes("read"))], summary="Get API key", tags=TAGS)
@@ -295,7 +295,7 @@ async def get_key(key_id: KeyIdParam, context: NamedDependency[RequestContext]) 
     async with context.read_session() as session:
         row = await _get_permitted_key(session, key_id, "read")
         used = await read_current_usage(session, "api_key", [row])
-        return _to_key_detail(row, used.get(row["id"]))
+        return _to_key_detail(row, used.get(row["id"], NO_USAGE))
 
 
 @put(
@@ -319,6 +319,8 @@ async def update_key(
         values |= await keys.apply_workspace_rules(session, values, row)
         await keys.reject_escalation(session, values, row, resets_usage=bool(data.reset_usage))
         await KEY_RESOURCES[row["type"]].update(session, row, values)
+        if "usage_limits" in values:
+            session.note_changed_budget(f"api_key:{row['id']}")
         return EmptyResponse()
 
 
@@ -455,14 +457,14 @@ async def _load_workspace_defaults(session: TenantSession, type_: str) -> dict[s
     return {"config_id": config} if config else {}
 
 
-def _to_key_detail(row: Row, current_usage: float | None = None) -> ApiKeyDetail:
+def _to_key_detail(row: Row, used: CurrentUsage = NO_USAGE) -> ApiKeyDetail:
     defaults = KeyDefaults(**row["defaults"])
     return row_to_struct(
         ApiKeyDetail,
         row,
         key=row["masked"],
-        status=effective_status(row),
-        current_usage=current_usage,
+        status=effective_status(row, is_exhausted=used.is_exhausted),
+        current_usage=used.amount,
         next_usage_reset_at=next_reset(row["usage_limits"] or {}),
         defaults=defaults,
         expiry_enforced=int(row["expires_at"] is not None),

@@ -23,7 +23,7 @@ from penstock.kit.guardrail_defaults import find_slugs, resolve_guardrails
 from penstock.kit.guardrail_documents import DEFAULT_FIELDS
 from penstock.kit.guardrails import GUARDRAILS
 from penstock.kit.initial_usage import InitialUsageField, check_initial_usage, store_initial_usage
-from penstock.kit.limit_status import read_current_usage
+from penstock.kit.limit_status import NO_USAGE, read_current_usage
 from penstock.kit.limits import (
     CurrentUsageField,
     RateLimitListField,
@@ -324,6 +324,7 @@ async def update_workspace(
         if data.reset_usage:
             values["last_reset_at"] = now()
         row = await WORKSPACES.update(session, row, values)
+        session.note_changed_budget(f"workspace:{row['id']}")
         return await _to_workspace_details(session, row, "display", await organisation_rules(session))
 
 
@@ -530,7 +531,7 @@ async def _to_workspace_details(
         WorkspaceDetails,
         row,
         name=_plain_name(row) if name_format == "plain" else _display_name(row),
-        current_usage=used.get(row["id"]),
+        current_usage=used.get(row["id"], NO_USAGE).amount,
         icon=row["icon"] or (emoji[0].strip() if emoji else None),
         is_default=int(row["is_default"]),
         settings={name: value for name, value in row["settings"].items() if name != roles.SETTINGS_FIELD},

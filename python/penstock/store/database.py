@@ -15,7 +15,14 @@ import orjson
 from sqlalchemy import event, exc
 from sqlalchemy.engine import make_url
 
-from penstock.errors import STORE_UNAVAILABLE_MESSAGE, ConflictError, SettingsError, StartupError, UnavailableError
+from penstock.errors import (
+    STORE_UNAVAILABLE_MESSAGE,
+    ConflictError,
+    InvalidError,
+    SettingsError,
+    StartupError,
+    UnavailableError,
+)
 from penstock.store.async_engine import create_async_engine
 from penstock.store.value_errors import reject_invalid_values
 
@@ -214,6 +221,18 @@ PROGRAMMING_ERRORS = (exc.ArgumentError, exc.CompileError, exc.InvalidRequestErr
 # Subclasses of `PROGRAMMING_ERRORS` that the database causes: driver errors, and errors that follow a broken
 # connection.
 DATABASE_ERRORS = (exc.DBAPIError, exc.PendingRollbackError)
+
+
+# First two characters of the SQLSTATE of errors about values, such as text that the database cannot store.
+VALUE_ERROR_CLASS = "22"
+
+
+def is_value_error(error: BaseException | None) -> bool:
+    """Returns true if the database rejected a value, so that the same statement would fail again."""
+    if isinstance(error, InvalidError):
+        return True
+    sqlstate = getattr(getattr(error, "orig", None), "sqlstate", None)
+    return isinstance(error, exc.DataError) or str(sqlstate or "").startswith(VALUE_ERROR_CLASS)
 
 
 @contextmanager

@@ -42,6 +42,8 @@ class ChangeFlag:
     def __init__(self) -> None:
         """Starts without changes."""
         self.parts: set[str] = set()
+        # Budgets, or their owners, whose limit or threshold changed, as the ledger names them.
+        self.budgets: set[str] = set()
 
     @property
     def is_set(self) -> bool:

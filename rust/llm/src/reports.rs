@@ -85,7 +85,7 @@ impl ResponseReport {
     }
 
     /// Stores the usage as the provider reported it. Not every API format has a field for each kind of token.
-    pub(crate) fn set_usage(&self, usage: Usage) {
+    pub fn set_usage(&self, usage: Usage) {
         self.lock_state().usage = Some(usage);
     }
 

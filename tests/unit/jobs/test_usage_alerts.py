@@ -13,7 +13,7 @@ from sqlalchemy import insert, select, update
 
 from penstock.errors import UnavailableError
 from penstock.ids import new_id
-from penstock.jobs import usage_ledger
+from penstock.jobs import usage_alerts, usage_ledger
 from penstock.jobs.alert_webhook import AlertWebhook
 from penstock.jobs.usage_alerts import mark_used_groups
 from penstock.jobs.usage_ledger import UsageLedger
@@ -80,15 +80,19 @@ async def create_key(api: ManagementClient) -> str:
     return (await api.request_ok("POST", "api-keys/workspace/service", body))["id"]
 
 
-async def set_usage(services: Services, limit_id: str, requests: int) -> None:
+async def set_usage(services: Services, limit_id: str, requests: int, *, is_past: bool = False) -> None:
+    """Sets the usage in the current period, or in one that ended long ago."""
     async with services.database.write_transaction() as connection:
-        row = {"limit_id": limit_id, "value_key": "", "period_start": 5, "measure": "requests", "status": "active"}
+        (limit,) = await usage_alerts._load_limits(services, [limit_id])
+        period = {"limit_id": limit_id, "value_key": "", "period_start": limit.period_start - 10_000 * is_past}
+        row = {**period, "measure": "requests", "status": "active"}
         flags = {"is_threshold_alert_sent": False, "is_exhausted_alert_sent": False}
+        changed_at = now() - 3_600_000 * is_past
         done = await connection.execute(
-            update(limit_usage).where(limit_usage.c.limit_id == limit_id).values(requests=requests, updated_at=now())
+            update(limit_usage).filter_by(**period).values(requests=requests, updated_at=changed_at)
         )
         if not done.rowcount:
-            counts = {"requests": requests, "tokens": 0, "nanodollars": 0, "resets": 0, "updated_at": now()}
+            counts = {"requests": requests, "tokens": 0, "nanodollars": 0, "resets": 0, "updated_at": changed_at}
             await connection.execute(insert(limit_usage).values(id=new_id(), **row, **flags, **counts))
 
 
@@ -110,6 +114,70 @@ def test_each_alert_of_a_key_is_sent_once(bootstrapped_url: Secret):
                 rows = (await connection.execute(select(audit_log.c.action))).scalars()
                 result = [action for action in rows if "exhaust" in action or "alert" in action]
             assert len(result) == 2, result
+
+    asyncio.run(run())
+
+
+def test_past_periods_send_no_alerts(bootstrapped_url: Secret):
+    async def run() -> None:
+        async with management_client(bootstrapped_url) as api:
+            services: Services = api.app.state["services"]
+            limit_id = f"api_key:{await create_key(api)}:usage:requests:"
+            await set_usage(services, limit_id, 100, is_past=True)
+            await set_usage(services, limit_id, 4)
+            assert await mark_used_groups(services, [limit_id]) == []
+            async with services.database.read_connection() as connection:
+                assert list((await connection.execute(select(limit_usage.c.status))).scalars()) == ["active"] * 2
+            await set_usage(services, limit_id, 10)
+            assert [alert.used for alert in await mark_used_groups(services, [limit_id])] == [10]
+
+    asyncio.run(run())
+
+
+def test_limit_that_is_lowered_below_the_usage_sends_an_alert(bootstrapped_url: Secret, tmp_path: Path):
+    async def run() -> None:
+        async with management_client(bootstrapped_url) as api:
+            services: Services = api.app.state["services"]
+            ledger = UsageLedger(Settings(records=Records(path=str(tmp_path / "records.jsonl"))), services)
+            workspace = (await api.create_workspace())["id"]
+            limits = {"type": "requests", "credit_limit": 50}
+            key = {"name": "app", "workspace_id": workspace, "scopes": ["completions.write"], "usage_limits": limits}
+            key_id = (await api.request_ok("POST", "api-keys/workspace/service", key))["id"]
+            policy: dict[str, Any] = {"workspace_id": workspace, **limits, "conditions": [], "group_by": []}
+            policy |= {"conditions": [{"key": "metadata.a", "value": "b"}], "group_by": [{"key": "metadata.a"}]}
+            policy_id = (await api.request_ok("POST", "policies/usage-limits", policy))["id"]
+            integration = {"name": "i", "slug": "i", "ai_provider_id": "openai", "key": "k"}
+            integration_id = (await api.request_ok("POST", "integrations", integration))["id"]
+            shared = {"global_workspace_access": {"enabled": True, "usage_limits": [limits]}}
+            await api.request_ok("PUT", "integrations/i/workspaces", shared)
+            provider = {"name": "p", "integration_id": "i", "workspace_id": workspace, "usage_limits": limits}
+            provider_id = (await api.request_ok("POST", "providers", provider))["id"]
+            await api.request_ok("PUT", f"workspaces/{workspace}", {"usage_limits": [limits]})
+            counter = integration_counter_id(integration_id, workspace)
+            owners = [
+                f"api_key:{key_id}",
+                f"workspace:{workspace}",
+                f"provider:{provider_id}",
+                f"integration:{counter}",
+            ]
+            for limit_id in (policy_id, *(f"{owner}:usage:requests:" for owner in owners)):
+                await set_usage(services, limit_id, 20)
+            await ledger.mark_groups()
+            assert ledger._figures.limit_alerts == 0
+            lower = {**limits, "credit_limit": 10}
+            shared["global_workspace_access"]["usage_limits"] = [lower]
+            for number, (path, body) in enumerate(
+                [
+                    (f"api-keys/{key_id}", {"usage_limits": lower}),
+                    (f"policies/usage-limits/{policy_id}", {"credit_limit": 10}),
+                    ("integrations/i/workspaces", shared),
+                    ("providers/p", {"usage_limits": lower}),
+                    (f"workspaces/{workspace}", {"usage_limits": [lower]}),
+                ]
+            ):
+                await api.request_ok("PUT", path, body)
+                await ledger.mark_groups()
+                assert ledger._figures.limit_alerts == number + 1, path
 
     asyncio.run(run())
 

@@ -12,13 +12,13 @@ from unittest.mock import Mock
 
 import msgspec
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
 
 from penstock.job_loop import stop_jobs
 from penstock.jobs import usage_ledger
 from penstock.jobs.usage_ledger import UsageLedger
 from penstock.logs import spool_format as spool
-from penstock.logs.ledger_state import MEMBERS_FILE, STATE_FILE, KnownMembers, LedgerState
+from penstock.logs.ledger_state import MAX_AMOUNT, MEMBERS_FILE, STATE_FILE, KnownMembers, LedgerState
 from penstock.logs.spool_writer import NewFrame, SpoolWriter
 from penstock.settings import Records, Settings
 from penstock.store.limit_tables import limit_usage
@@ -271,6 +271,51 @@ def test_nodes_learn_how_many_workers_all_of_them_have(
     never = usage_ledger.NEVER_MS if is_shared else 0
     assert shares == [(is_shared, never), (is_shared, 0), (is_shared, never), (is_shared, never)]
     assert row["tokens"] == 10
+
+
+def test_usage_that_the_database_rejects_does_not_stop_the_ledger(
+    bootstrapped_url: Secret, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    dropped: list[int] = []
+
+    async def steps(writer: SpoolWriter, make_ledger: Any, _folder: Path) -> None:
+        writer.append([make_record(1, 1), make_record(2, 2, group="a\0b"), make_record(3, 4, id="b" * 300)])
+        ledger = make_ledger()
+        await fold(ledger)
+        writer.append([make_record(4, 8)])
+        await fold(ledger)
+        # Another process adds nothing again.
+        await fold(make_ledger())
+        dropped.append(ledger._figures.dropped_limit_usage)
+
+    rows = run_ledger(bootstrapped_url, tmp_path, steps)
+    # SQLite accepts any text.
+    rejected = 0 if bootstrapped_url.reveal().startswith("sqlite") else 2
+    assert (len(rows), dropped) == (3 - rejected, [rejected])
+    assert [row["tokens"] for row in rows if row["value_key"] == "ann" and row["limit_id"] == "b"] == [9]
+    assert sum("is lost" in record.message for record in caplog.records) == rejected
+
+
+def test_sums_beyond_64_bits_are_clamped(bootstrapped_url: Secret, tmp_path: Path):
+    most = 2**63 - 1
+
+    async def steps(writer: SpoolWriter, make_ledger: Any, _folder: Path) -> None:
+        ledger = make_ledger()
+        for number in range(3):
+            # The first two are in one batch, the others in batches of their own.
+            writer.append([make_record(number, most), make_record(number + 10, 5, group="bob")])
+            if number > 0:
+                await fold(ledger)
+        async with ledger._database.write_transaction() as connection:
+            await connection.execute(update(limit_usage).values(tokens=most))
+        writer.append([make_record(20, most), make_record(21, 5, group="bob")])
+        await fold(ledger)
+
+    rows = run_ledger(bootstrapped_url, tmp_path, steps)
+    assert {row["value_key"]: (row["tokens"], row["requests"]) for row in rows} == {
+        "ann": (MAX_AMOUNT, 4),
+        "bob": (MAX_AMOUNT, 4),
+    }
 
 
 def test_entries_of_past_periods_are_deleted(bootstrapped_url: Secret, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

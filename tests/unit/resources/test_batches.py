@@ -84,6 +84,25 @@ def test_budgets_see_the_metadata_of_the_key_and_workspace(bootstrapped_url: Sec
     run_scenario(bootstrapped_url, scenario)
 
 
+def test_dry_run_budgets_count_lines_and_reject_no_batch(bootstrapped_url: Secret):
+    async def scenario(api: ManagementClient) -> None:
+        home = await open_workspace(api)
+        workspace = home["workspace_id"]
+        key_id, client = await api.create_key("workspace/service", workspace_id=workspace, scopes=SCOPES)
+        policy = {"workspace_id": workspace, "type": "cost", "credit_limit": 5, "enforcement": "hard", "dry_run": True}
+        policy |= {"conditions": [{"key": "metadata.team", "value": "red"}], "group_by": [{"key": "metadata.team"}]}
+        spent = {"initial_usage": {"red": 6}}
+        policy_id = (await api.request_ok("POST", "policies/usage-limits", {**policy, **spent}))["id"]
+        status, batch = await create_batch(client, await insert_input_file(api, home), team="red")
+        assert status == 200, batch
+        subject = BatchSubject(workspace, key_id, None, "openai", None, ENDPOINT, {"team": "red"})
+        async with api.database.read_connection() as connection:
+            uses = (await BatchBudgets.load(connection, subject)).list_uses("gpt-4o")
+        assert [(use["id"], use["group"]) for use in uses] == [(policy_id, "red")]
+
+    run_scenario(bootstrapped_url, scenario)
+
+
 def test_budgets_of_models_are_only_checked_if_they_are_hard(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         home = await open_workspace(api)

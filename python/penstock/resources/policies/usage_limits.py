@@ -202,6 +202,7 @@ async def update_policy(session: TenantSession, row: Row, data: UpdateUsageLimit
         if threshold is None or threshold > row["alert_threshold"]:
             await usage.clear_threshold_alerts()
     await limit_policies.USAGE_POLICIES.update(session, row, values)
+    session.note_changed_budget(row["id"])
     if value_key is not None:
         await _record_reset(session, row, await usage.reset(value_key=value_key))
     return UpdatedPolicy(await find_condition_warnings(session, "usage-limits", {**row, **values}))

@@ -54,6 +54,14 @@ struct SummedBudget {
     /// Position in `sums`.
     position: usize,
     is_failed_attempt: bool,
+    discarded: Option<DiscardedAmount>,
+}
+
+/// Amount of responses that a request did not use, and that its record does not contain otherwise.
+#[derive(Clone, Copy)]
+enum DiscardedAmount {
+    Tokens(i64),
+    Nanodollars(i64),
 }
 
 /// The field `limits` of a record.
@@ -74,6 +82,9 @@ struct RecordBudget<'j> {
     measure: Cow<'j, str>,
     #[serde(default)]
     is_failed_attempt: bool,
+    /// Tokens or nano-dollars, by `measure`, of responses that the request did not use.
+    #[serde(default)]
+    amount: Option<i64>,
 }
 
 /// Fields of a record or an amendment that budgets need.
@@ -163,6 +174,15 @@ impl BudgetSums {
         let is_complete = flags & FLAG_AMENDMENT_FOLLOWS == 0;
         for budget in &uses {
             let sum = &mut self.sums[budget.position].1;
+            if let Some(discarded) = budget.discarded {
+                // An amendment repeats what the record has already added.
+                match discarded {
+                    _ if is_amendment => (),
+                    DiscardedAmount::Tokens(amount) => add(&mut sum.tokens, amount),
+                    DiscardedAmount::Nanodollars(amount) => add(&mut sum.nanodollars, amount),
+                }
+                continue;
+            }
             add(&mut sum.requests, i64::from(!is_amendment));
             if let Some(before) = record.corrected_from {
                 // The record has already added the tokens.
@@ -184,13 +204,17 @@ impl BudgetSums {
         let parsed: Option<RecordLimits<'_>> = serde_json::from_slice(limits).ok()?;
         let find = |budget: RecordBudget<'_>| {
             let is_failed_attempt = budget.is_failed_attempt;
+            let discarded = budget.amount.map(|amount| match &*budget.measure {
+                "tokens" => DiscardedAmount::Tokens(amount),
+                _ => DiscardedAmount::Nanodollars(amount),
+            });
             let key = BudgetKey {
                 limit_id: budget.id.into_owned(),
                 group: budget.group.into_owned(),
                 period_start: budget.period_start,
                 measure: budget.measure.into_owned(),
             };
-            SummedBudget { position: self.find_sum(key), is_failed_attempt }
+            SummedBudget { position: self.find_sum(key), is_failed_attempt, discarded }
         };
         let uses: Vec<_> = parsed?.budgets.into_iter().map(find).collect();
         if self.known_lists.len() >= MAX_KNOWN_LISTS {
@@ -291,6 +315,18 @@ mod tests {
         assert_eq!(take_by_id(&mut sums), expected);
         sums.add_record(record(2, &two).as_bytes(), NO_FLAGS, false);
         assert_eq!(take_by_id(&mut sums), [("x".to_owned(), [1, 2, 3, 0]), ("y".to_owned(), [1, 0, 0, 0])]);
+    }
+
+    #[test]
+    fn adds_amounts_of_responses_that_were_not_used_once() {
+        let two = [budget("x", r#","is_failed_attempt":true,"amount":40"#), budget("x", "")].join(",");
+        let correction =
+            format!(r#"{{"cost_nanodollars":10,"previous_cost_nanodollars":3,"limits":{{"budgets":[{two}]}}}}"#);
+        let mut sums = BudgetSums::default();
+        sums.add_record(record(0, &two).as_bytes(), FLAG_AMENDMENT_FOLLOWS, false);
+        sums.add_record(record(7, &two).as_bytes(), NO_FLAGS, true);
+        sums.add_record(correction.as_bytes(), NO_FLAGS, true);
+        assert_eq!(take_by_id(&mut sums), [("x".to_owned(), [1, 47, 3 + 7, 7])]);
     }
 
     #[test]

@@ -1,17 +1,20 @@
 //! Limits that a token carries in its claims `usage_limits` and `rate_limits`.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use super::{
-    rule::{LimitOwner, LimitRule, Measure, OwnerKind},
+    rule::{LimitOwner, LimitRule, Measure, OwnerKind, digest_text},
     window::{LimitWindow, RateUnit, Recurrence},
 };
 
 /// Maximum number of limits of each kind in a token.
 const MAX_LIMITS: usize = 16;
+/// Maximum number of characters of a user in the id of a limit, of which the store accepts 255. A longer user is
+/// replaced by its digest.
+const MAX_USER_CHARS: usize = 196;
 const NANODOLLARS_PER_DOLLAR: f64 = 1e9;
 
 #[derive(Deserialize)]
@@ -74,7 +77,10 @@ pub fn compile_claims(
     rates: Option<&Value>,
 ) -> Result<Option<Arc<[LimitRule]>>, InvalidClaim> {
     let owner = || LimitOwner { kind: OwnerKind::Token, id: user.into(), slug: user.into() };
-    let name = format!("token:{organisation}:{user}");
+    // PostgreSQL cannot store U+0000.
+    let is_stored = user.chars().count() <= MAX_USER_CHARS && !user.contains('\0');
+    let shown_user = if is_stored { Cow::Borrowed(user) } else { Cow::Owned(digest_text(user)) };
+    let name = format!("token:{organisation}:{shown_user}");
     let mut rules = Vec::new();
     for claim in list_claims::<UsageClaim>(usage)? {
         let measure = claim.measure.unwrap_or(Measure::Cost);
@@ -147,6 +153,23 @@ mod tests {
         ];
         assert_eq!(compile(&usage, &rates).unwrap(), expected);
         assert_eq!(compile(&json!([]), &Value::Null), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn the_store_accepts_the_id_of_each_user() {
+        let organisation = "0".repeat(36);
+        let usage = json!([{"credit_limit": 1, "type": "requests"}]);
+        let id_of = |user: &str| {
+            let rules = compile_claims(&organisation, user, Some(&usage), None).unwrap().unwrap();
+            rules[0].id.to_string()
+        };
+        let (longest, longer) = ("é".repeat(196), "é".repeat(197));
+        assert!(id_of(&longest).contains(&longest));
+        for user in [&*longer, &"u".repeat(300), "a\0b"] {
+            let id = id_of(user);
+            assert!(id.chars().count() <= 255 && !id.contains('\0') && id.contains(":sha256:"), "{id:?}");
+        }
+        assert_ne!(id_of(&longer), id_of(&format!("{longer}x")));
     }
 
     #[test]

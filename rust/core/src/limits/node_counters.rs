@@ -190,9 +190,30 @@ impl NodeCounters {
         Ok(removed)
     }
 
+    /// Returns true if there is a counter of this limit and group value.
+    pub fn has_counter(&self, limit_id: &str, group: &str) -> bool {
+        let name = counter_name(limit_id, group);
+        match self {
+            Self::Memory(counters) => counters.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&name),
+            Self::Folder(folder) => counter_path(&folder.path, name).exists(),
+        }
+    }
+
     /// Returns true if there are so many counters that new group values must share one.
     pub fn is_full(&self) -> bool {
         matches!(self, Self::Folder(folder) if folder.file_count.load(Ordering::Relaxed) >= MAX_FILES)
+    }
+}
+
+#[cfg(test)]
+impl NodeCounters {
+    /// Returns the counters in a folder that seems to have as many files as it may have.
+    pub(super) fn full(folder: &Path) -> Self {
+        let counters = Self::new(Some(folder));
+        if let Self::Folder(folder) = &counters {
+            folder.file_count.store(MAX_FILES, Ordering::Relaxed);
+        }
+        counters
     }
 }
 

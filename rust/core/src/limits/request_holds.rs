@@ -70,6 +70,28 @@ pub struct BudgetUse<'r> {
     pub measure: Measure,
     /// True if only the number of requests counts, because another target responded.
     pub is_failed_attempt: bool,
+    /// Tokens or nano-dollars of responses that were not used, but that the provider bills.
+    pub discarded_amount: Option<u64>,
+}
+
+impl<'r> BudgetUse<'r> {
+    fn new(hold: &'r Hold, is_failed_attempt: bool, discarded_amount: Option<u64>) -> Self {
+        Self {
+            limit_id: &hold.rule.id,
+            group: &hold.group,
+            period_start_ms: hold.start_ms,
+            measure: hold.rule.measure,
+            is_failed_attempt,
+            discarded_amount,
+        }
+    }
+}
+
+/// Usage of a response that is not used. `None` stands for an unknown amount.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DiscardedUsage {
+    pub tokens: Option<u64>,
+    pub nanodollars: Option<u64>,
 }
 
 /// Amounts of all limits that one request holds until it ends.
@@ -79,6 +101,8 @@ pub struct RequestHolds {
     attempt: Vec<Hold>,
     /// Holds of earlier attempts on budgets that count requests.
     failed_attempts: Vec<Hold>,
+    /// Settled holds on budgets of tokens and cost, with the amounts of responses that were not used.
+    discarded: Vec<Hold>,
     /// Holds on tokens and cost of streams that broke off and that another target continues.
     interrupted: Vec<Hold>,
     /// Length of `interrupted` before the last stream broke off.
@@ -124,8 +148,38 @@ pub struct HoldRequest<'r> {
     /// True if the request only reads, deletes or stores data at a provider. Such requests are admitted even if no
     /// tokens or money are left: results that were paid for stay readable.
     pub uses_nothing: bool,
-    /// False if the caller requests more from Redis after a failure, and tries again.
-    pub is_last: bool,
+    /// Limits of which the caller can request no more from Redis.
+    pub exhausted: &'r ExhaustedLimits,
+}
+
+/// Limits of which nothing more can be requested from Redis, so that a refusal is final.
+#[derive(Debug, Default)]
+pub struct ExhaustedLimits {
+    is_all: bool,
+    counters: Vec<(Box<str>, Box<str>)>,
+}
+
+impl ExhaustedLimits {
+    /// Contains all limits, for example because there is no Redis.
+    pub fn all() -> Self {
+        Self { is_all: true, counters: Vec::new() }
+    }
+
+    pub fn add(&mut self, rejection: &Rejection) {
+        self.counters.push((rejection.rule.counter_id.clone(), rejection.group.clone()));
+    }
+
+    fn contains(&self, rule: &LimitRule, group: &str) -> bool {
+        self.is_all || self.counters.iter().any(|(id, value)| *id == rule.counter_id && **value == *group)
+    }
+}
+
+/// Why nothing was taken.
+#[derive(Debug)]
+pub enum Refusal {
+    /// Leases that are used up. They may get more from Redis.
+    UsedUpLeases(Vec<Rejection>),
+    Exceeded(Box<Rejection>),
 }
 
 impl LimitStage {
@@ -141,6 +195,7 @@ impl RequestHolds {
             request: Vec::new(),
             attempt: Vec::new(),
             failed_attempts: Vec::new(),
+            discarded: Vec::new(),
             interrupted: Vec::new(),
             interrupted_before: 0,
             statuses: Vec::new(),
@@ -162,7 +217,7 @@ impl RequestHolds {
     pub fn adopt_target(&mut self, mut other: Self, now_ms: u64) {
         self.end_attempt(now_ms);
         self.attempt.append(&mut other.attempt);
-        self.failed_attempts.append(&mut other.failed_attempts);
+        self.adopt_ended_attempts(&mut other, now_ms);
         self.would_reject.append(&mut other.would_reject);
         for rejection in std::mem::take(&mut other.rejections) {
             self.record_rejection(rejection);
@@ -174,26 +229,46 @@ impl RequestHolds {
         }
     }
 
+    /// Takes over what ended attempts of a concurrent attempt count for. Ends its current attempt.
+    pub fn adopt_ended_attempts(&mut self, other: &mut Self, now_ms: u64) {
+        other.end_attempt(now_ms);
+        self.failed_attempts.append(&mut other.failed_attempts);
+        for hold in std::mem::take(&mut other.discarded) {
+            self.add_discarded(hold);
+        }
+    }
+
     /// Takes the amounts of a request from the limits of all these rule sets.
     ///
     /// # Errors
-    /// If a limit leaves less than the request needs. Then the amounts that were taken for this stage are returned.
+    /// If limits leave less than the request needs. Then the amounts that were taken for this stage are returned.
     pub fn take_all<'r>(
         &mut self,
         rule_sets: impl IntoIterator<Item = &'r Arc<[LimitRule]>>,
         request: &HoldRequest<'_>,
         now_ms: u64,
-    ) -> Result<(), Box<Rejection>> {
+    ) -> Result<(), Refusal> {
+        let mut used_up = Vec::new();
         for rules in rule_sets {
             for (index, rule) in rules.iter().enumerate() {
                 if LimitStage::for_rule(rule) == request.stage
                     && let Some(group) = rule.group_of(request.subject)
+                    && let Err(rejection) =
+                        self.take(RuleRef { rules: Arc::clone(rules), index }, &group, request, now_ms)
                 {
-                    self.take(RuleRef { rules: Arc::clone(rules), index }, &group, request, now_ms)?;
+                    if request.exhausted.contains(rule, &group) {
+                        self.release(request.stage, now_ms);
+                        return Err(Refusal::Exceeded(rejection));
+                    }
+                    used_up.push(*rejection);
                 }
             }
         }
-        Ok(())
+        if used_up.is_empty() {
+            return Ok(());
+        }
+        self.release(request.stage, now_ms);
+        Err(Refusal::UsedUpLeases(used_up))
     }
 
     fn take(
@@ -212,30 +287,43 @@ impl RequestHolds {
             return Ok(());
         }
         let needed = (request.amount)(&rule, &self.limiter, group);
-        let remaining = match self.limiter.take_once(rule.clone(), group, needed, request.is_last, now_ms) {
+        let is_last = request.exhausted.contains(&rule, group);
+        let remaining = match self.limiter.take_once(rule.clone(), group, needed, is_last, now_ms) {
             Ok((hold, remaining)) => {
-                let holds = if request.stage == LimitStage::Request { &mut self.request } else { &mut self.attempt };
-                holds.push(hold);
+                self.holds_of(request.stage).push(hold);
                 self.report(LimitStatus { rule, remaining });
                 return Ok(());
             }
             Err(remaining) => remaining,
         };
-        if request.is_last {
-            self.record_rejection(LimitRejection::new(&rule, group));
+        if is_last {
+            let rejection = LimitRejection::new(&rule, group);
             if rule.is_dry_run {
-                self.limiter.metrics.would_reject.add(1);
-                self.would_reject.push(rule.id.clone());
+                // The same request may try again, because another limit gets more from Redis.
+                if !self.rejections.contains(&rejection) || !self.would_reject.contains(&rule.id) {
+                    self.limiter.metrics.would_reject.add(1);
+                    self.would_reject.push(rule.id.clone());
+                    self.record_rejection(rejection);
+                }
+                if rule.is_budget() {
+                    // The request is sent, so its usage counts.
+                    let start_ms = rule.window.part_at(now_ms).start_ms;
+                    self.holds_of(request.stage).push(Hold { rule, group: group.into(), amount: 0, start_ms });
+                }
                 return Ok(());
             }
+            self.record_rejection(rejection);
             self.limiter.metrics.rejected.add(1);
             self.report(LimitStatus { rule: rule.clone(), remaining });
             if !rule.applies_to_targets() {
                 self.rejected_by = Some(rule.id.clone());
             }
         }
-        self.release(request.stage, now_ms);
         Err(Box::new(Rejection { rule, group: group.into(), remaining, needed }))
+    }
+
+    fn holds_of(&mut self, stage: LimitStage) -> &mut Vec<Hold> {
+        if stage == LimitStage::Request { &mut self.request } else { &mut self.attempt }
     }
 
     /// Reads the budgets of the current attempt again, because a session may last longer than their settings. A deleted
@@ -255,7 +343,12 @@ impl RequestHolds {
     ///
     /// # Errors
     /// If nothing is left of a budget. The used amount still counts at the end.
-    pub fn extend_attempt(&mut self, usage: RequestUsage, is_last: bool, now_ms: u64) -> Result<(), Box<Rejection>> {
+    pub fn extend_attempt(
+        &mut self,
+        usage: RequestUsage,
+        exhausted: &ExhaustedLimits,
+        now_ms: u64,
+    ) -> Result<(), Refusal> {
         let limiter = Arc::clone(&self.limiter);
         let deleted = &self.deleted_budgets;
         let is_extended = |rule: &LimitRule| rule.is_budget() && !rule.is_dry_run && !deleted.contains(&rule.id);
@@ -264,21 +357,28 @@ impl RequestHolds {
             if needed == 0 {
                 continue;
             }
+            let is_last = exhausted.contains(&hold.rule, &hold.group);
             match limiter.take_once(hold.rule.clone(), &hold.group, needed, is_last, now_ms) {
                 // The attempt belongs to the period in which it began.
                 Ok((more, _)) if more.start_ms != hold.start_ms => limiter.settle(&more, 0, now_ms),
                 Ok((more, _)) => hold.amount = hold.amount.saturating_add(more.amount),
                 Err(remaining) => {
                     let rejection = Rejection { rule: hold.rule.clone(), group: hold.group.clone(), remaining, needed };
-                    if is_last {
-                        limiter.metrics.rejected.add(1);
-                        self.record_rejection(LimitRejection::new(&rejection.rule, &rejection.group));
+                    if !is_last {
+                        return Err(Refusal::UsedUpLeases(vec![rejection]));
                     }
-                    return Err(Box::new(rejection));
+                    limiter.metrics.rejected.add(1);
+                    self.record_rejection(LimitRejection::new(&rejection.rule, &rejection.group));
+                    return Err(Refusal::Exceeded(Box::new(rejection)));
                 }
             }
         }
         Ok(())
+    }
+
+    /// Returns true if the current attempt holds an amount.
+    pub fn has_attempt(&self) -> bool {
+        !self.attempt.is_empty()
     }
 
     /// Ends the current attempt, whose response is not used. It counts as a request without tokens or cost.
@@ -289,6 +389,39 @@ impl RequestHolds {
             if hold.rule.is_budget() && hold.rule.measure == Measure::Requests {
                 self.failed_attempts.push(hold);
             }
+        }
+    }
+
+    /// Ends the current attempt, whose response is not used although the provider bills it. An unknown amount counts as
+    /// what the attempt holds.
+    pub fn discard_attempt(&mut self, usage: DiscardedUsage, now_ms: u64) {
+        for mut hold in std::mem::take(&mut self.attempt) {
+            let known = match hold.rule.measure {
+                Measure::Requests => Some(1),
+                // The request only reads or stores data.
+                _ if hold.amount == 0 => Some(0),
+                Measure::Tokens => usage.tokens,
+                Measure::Cost => usage.nanodollars,
+            };
+            let used = known.unwrap_or(hold.amount);
+            self.limiter.settle(&hold, used, now_ms);
+            match hold.rule.measure {
+                _ if !hold.rule.is_budget() => (),
+                Measure::Requests => self.failed_attempts.push(hold),
+                Measure::Tokens | Measure::Cost => {
+                    hold.amount = used;
+                    self.add_discarded(hold);
+                }
+            }
+        }
+    }
+
+    fn add_discarded(&mut self, hold: Hold) {
+        let is_same = |other: &&mut Hold| is_same_counter(other, &hold) && other.start_ms == hold.start_ms;
+        match self.discarded.iter_mut().find(is_same) {
+            Some(known) => known.amount = known.amount.saturating_add(hold.amount),
+            None if hold.amount > 0 => self.discarded.push(hold),
+            None => (),
         }
     }
 
@@ -353,31 +486,27 @@ impl RequestHolds {
         }
     }
 
-    /// Returns the budgets that the record is charged to.
+    /// Returns the budgets that the record is charged to. Responses that were not used count even if a later attempt was
+    /// rejected.
     pub fn budget_uses(&self) -> impl Iterator<Item = BudgetUse<'_>> {
         let all = [(&self.request, false), (&self.attempt, false), (&self.failed_attempts, true)];
         let is_counted = self.rejected_by.is_none();
         all.into_iter()
+            .filter(move |_| is_counted)
             .flat_map(|(holds, is_failed_attempt)| holds.iter().map(move |hold| (hold, is_failed_attempt)))
-            .filter_map(move |(hold, is_failed_attempt)| {
-                (is_counted && hold.rule.is_budget()).then_some(BudgetUse {
-                    limit_id: &hold.rule.id,
-                    group: &hold.group,
-                    period_start_ms: hold.start_ms,
-                    measure: hold.rule.measure,
-                    is_failed_attempt,
-                })
-            })
+            .filter(|(hold, _)| hold.rule.is_budget())
+            .map(|(hold, is_failed_attempt)| BudgetUse::new(hold, is_failed_attempt, None))
+            .chain(self.discarded.iter().map(|hold| BudgetUse::new(hold, true, Some(hold.amount))))
     }
 
     fn release(&mut self, stage: LimitStage, now_ms: u64) {
-        let holds = if stage == LimitStage::Request { &mut self.request } else { &mut self.attempt };
-        for hold in holds.drain(..) {
+        for hold in std::mem::take(self.holds_of(stage)) {
             self.limiter.settle(&hold, 0, now_ms);
         }
     }
 
-    fn report(&mut self, status: LimitStatus) {
+    /// Adds a limit to those that headers show.
+    pub fn report(&mut self, status: LimitStatus) {
         let part_left = |status: &LimitStatus| status.remaining.left.saturating_mul(1000) / status.rule.limit.max(1);
         let is_same = |other: &LimitStatus| {
             Arc::ptr_eq(&other.rule.rules, &status.rule.rules) && other.rule.index == status.rule.index
@@ -395,7 +524,7 @@ fn is_same_counter(hold: &Hold, other: &Hold) -> bool {
 
 impl Drop for RequestHolds {
     fn drop(&mut self) {
-        // The usage of a cancelled attempt, such as the slower one of two, is not known and counts as none.
+        // The usage of a cancelled attempt is not known and counts as none.
         if !self.request.is_empty() || !self.attempt.is_empty() || !self.interrupted.is_empty() {
             self.settle(RequestUsage { requests: 1, ..RequestUsage::default() }, super::now_ms());
         }

@@ -246,6 +246,11 @@ impl LimitRule {
         self.window.is_budget()
     }
 
+    /// Returns true if the limit counts each group of requests for itself.
+    pub fn is_grouped(&self) -> bool {
+        !self.group_by.is_empty()
+    }
+
     /// Returns true if the limit applies to attempts at targets instead of requests.
     pub fn applies_to_targets(&self) -> bool {
         self.applies_to_targets
@@ -279,13 +284,16 @@ fn join_groups<'v>(values: impl Iterator<Item = &'v str>) -> String {
     joined
 }
 
+/// Replaces a value that is too long by its digest, and one with U+0000, because not each store accepts that.
 fn shorten(value: Cow<'_, str>) -> Cow<'_, str> {
+    if value.len() <= MAX_GROUP_VALUE_BYTES && !value.contains('\0') { value } else { Cow::Owned(digest_text(&value)) }
+}
+
+/// Returns the SHA-256 digest of a text as the ledger shows it.
+pub(super) fn digest_text(text: &str) -> String {
     use sha2::{Digest, Sha256};
-    if value.len() <= MAX_GROUP_VALUE_BYTES {
-        return value;
-    }
-    let digest = Sha256::digest(value.as_bytes());
-    Cow::Owned(digest.iter().fold("sha256:".to_owned(), |text, byte| format!("{text}{byte:02x}")))
+    let digest = Sha256::digest(text.as_bytes());
+    digest.iter().fold("sha256:".to_owned(), |text, byte| format!("{text}{byte:02x}"))
 }
 
 /// Limits of one workspace and of its objects.
@@ -523,6 +531,12 @@ mod tests {
         let long = Metadata::parse(&json!({"a": "\u{1f600}".repeat(100)}).to_string());
         let short = group(json!(["metadata.a"]), &long);
         assert!(short.starts_with("sha256:") && short.len() == 71, "{short}");
+        // PostgreSQL cannot store U+0000.
+        let nul = Metadata::parse(r#"{"a":"\u0000","b":"z"}"#);
+        for keys in [json!(["metadata.a"]), json!(["metadata.b", "metadata.a"])] {
+            let stored = group(keys, &nul);
+            assert!(stored.starts_with("sha256:") && stored.len() == 71, "{stored:?}");
+        }
     }
 
     #[test]

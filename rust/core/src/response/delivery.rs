@@ -71,11 +71,21 @@ pub struct UpstreamResponse {
     pub upgraded: Option<Box<UpstreamWebSocket>>,
     /// Changes the body that the client receives, but not what is recorded and cached.
     pub client_rewriter: Option<Box<dyn RewriteForClient>>,
+    /// Usage of the provider's response, if a guardrail denied it, so that this response replaces it.
+    pub replaced_usage: Option<Box<Usage>>,
 }
 
 impl UpstreamResponse {
     pub fn new(incoming: IncomingResponse, api_format: ApiFormat, deadline: Deadline) -> Self {
-        Self { incoming, api_format, deadline, resume_point: None, upgraded: None, client_rewriter: None }
+        Self {
+            incoming,
+            api_format,
+            deadline,
+            resume_point: None,
+            upgraded: None,
+            client_rewriter: None,
+            replaced_usage: None,
+        }
     }
 
     /// Takes the rewriter; `None` if the body is compressed, because no texts can be found in it.

@@ -49,6 +49,10 @@ pub struct MeteredResponse {
 }
 
 impl MeteredResponse {
+    pub fn usage(&self) -> Option<Usage> {
+        self.usage
+    }
+
     /// Closes the record with the metered values. Defers billing if the response continues in the background without
     /// usage so far.
     pub(super) fn settle_record(self, mut record: Record, outcome: Outcome) {

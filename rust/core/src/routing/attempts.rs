@@ -16,7 +16,7 @@ use crate::{
     },
     config::Node,
     endpoints::{
-        count_tokens, realtime,
+        count_tokens, limit_admission, realtime,
         target_endpoint::{self, serve_at_target},
     },
     error::{Error, ErrorOrigin, Result},
@@ -38,6 +38,7 @@ use crate::{
     },
     routing::{
         cache_lookup::CacheLookup,
+        discarded_usage,
         executor::RouteExecutor,
         hooks::{self, TargetHooks},
         replay_body::PreparedBody,
@@ -187,6 +188,7 @@ impl<'w> RouteExecutor<'w> {
             }
         };
         if let Some(denied) = denied {
+            limit_admission::report_unused_limits(self.state, self.client_request, &target, self.log);
             self.replay_body.restore(prepared.body);
             return Ok(denied);
         }
@@ -210,6 +212,7 @@ impl<'w> RouteExecutor<'w> {
             let at = node.path.clone();
             self.record_step(|| RoutingStep::CacheHit { at });
             self.log.clear_target();
+            limit_admission::report_unused_limits(self.state, self.client_request, &target, self.log);
             let Some(hooks) = &self.hooks else { return Ok(response) };
             let mut response = Box::pin(hooks.decorate_cached(response)).await?;
             hooks.restore_values(&mut response);
@@ -363,6 +366,8 @@ impl<'w> RouteExecutor<'w> {
                 AttemptDecision::Stop(reason) => return self.stop_retrying(node, reason, result),
                 AttemptDecision::RetryAfter(wait) => wait,
             };
+            // Another target may win a race during the wait.
+            self.end_unbilled_attempt(&result);
             tokio::time::sleep(wait).await;
             // Other requests may have opened the breaker during the wait. Then this result is final.
             if guard.as_ref().is_some_and(|guard| guard.is_open(state)) {
@@ -370,6 +375,7 @@ impl<'w> RouteExecutor<'w> {
             }
             // `evaluate` made sure that a body is available.
             body = next.or_else(|| self.replay_body.reclaim()).unwrap_or_else(Body::empty);
+            self.charge_discarded(&result);
             if let Ok(response) = result {
                 Box::pin(response.discard()).await;
             }
@@ -411,7 +417,10 @@ impl<'w> RouteExecutor<'w> {
         let mut result = match attempted {
             Ok(mut response) => match self.await_first_chunk(node, &mut response).await {
                 Ok(()) => match &self.hooks {
-                    Some(hooks) => Box::pin(hooks.check_response(self, response)).await,
+                    Some(hooks) => {
+                        let checked = Box::pin(hooks.check_response(self, response)).await;
+                        checked.inspect(|response| discarded_usage::record_replaced(self.log, response))
+                    }
                     None => Ok(response),
                 },
                 Err(error) if error.has_upstream_text() => {

@@ -309,7 +309,11 @@ impl<'w> RouteExecutor<'w> {
             .await
             .ok()?;
         if !is_readable_stream(&response) {
-            response.discard().await;
+            let result = Ok(response);
+            self.charge_discarded(&result);
+            if let Ok(response) = result {
+                response.discard().await;
+            }
             self.record_step(|| RoutingStep::CannotContinue { at, reason: "it did not return a readable stream" });
             return None;
         }

@@ -246,6 +246,7 @@ impl<'w> RouteExecutor<'w> {
                 };
             };
             if let Some(result) = result {
+                self.charge_discarded(&result);
                 // Boxed, because an inline future would enlarge the future of every request.
                 last_failure = Box::pin(TriedFailure::replace(last_failure, self, result)).await;
             }

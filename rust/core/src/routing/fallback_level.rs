@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use crate::{
-    config::Node, error::Result, response::delivery::UpstreamResponse, routing::executor::RouteExecutor,
-    strategies::fallback::FallbackPolicy,
+    config::Node, error::Result, limits::now_ms, response::delivery::UpstreamResponse,
+    routing::executor::RouteExecutor, strategies::fallback::FallbackPolicy,
 };
 
 /// Fallback group on the current path, whose targets are tried in order.
@@ -68,6 +68,10 @@ impl TriedFailure {
         let Self { result, path, retry_count, provider, model } = self;
         executor.update_decision(|decision| (decision.selected_target, decision.retry_count) = (path, retry_count));
         (executor.log.provider, executor.log.model) = (provider, model);
+        // The response was charged when the next target was tried.
+        if let Some(holds) = &mut executor.log.limits {
+            holds.end_attempt(now_ms());
+        }
         result
     }
 }

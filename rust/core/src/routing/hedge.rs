@@ -3,14 +3,17 @@
 
 use std::time::Duration;
 
+use penstock_llm::operation::Operation;
 use tokio::time::{Instant, sleep};
 
 use crate::{
     accounting::{record::RequestLog, routing_decision::RoutingStep},
     config::Node,
     error::Result,
+    limits::now_ms,
     response::delivery::UpstreamResponse,
     routing::{
+        discarded_usage::DiscardedResponse,
         executor::{RouteExecutor, RouteFuture},
         upstream_response::triggers_fallback,
     },
@@ -43,6 +46,7 @@ impl<'w> RouteExecutor<'w> {
             // Separate request log for the second attempt, until it is known whether its response is used.
             let mut hedged_log = self.log.fork();
             let mut twin = self.fork(&mut hedged_log, replay_body);
+            let operation = self.client_request.requested_operation();
             let raced = {
                 let mut earlier: RouteFuture<'_> = Box::pin(self.run_from(first));
                 let early = tokio::select! {
@@ -59,7 +63,7 @@ impl<'w> RouteExecutor<'w> {
                     {
                         RaceOutcome::FirstOnly(earlier.await)
                     }
-                    None => await_first_success(earlier, Box::pin(twin.run_from(second)), fallback).await,
+                    None => await_first_success(earlier, Box::pin(twin.run_from(second)), fallback, operation).await,
                 }
             };
             drop(twin);
@@ -79,17 +83,15 @@ impl<'w> RouteExecutor<'w> {
         wait: Duration,
         log: RequestLog,
     ) -> (Result<UpstreamResponse>, usize) {
-        let (result, is_seconds, left) = match raced {
+        let (result, is_seconds, other) = match raced {
             RaceOutcome::FirstOnly(result) => return (result, 1),
-            RaceOutcome::Both { result, is_from_second: is_seconds, is_other_cancelled: is_other_left } => {
-                (result, is_seconds, is_other_left)
-            }
+            RaceOutcome::Both { result, is_from_second: is_seconds, other } => (result, is_seconds, other),
         };
         self.state.record_sink.metrics.hedged.add(1);
         let (at, after_ms) = (second.path.clone(), wait.as_millis() as u64);
         self.record_step(|| RoutingStep::Hedged { at, after_ms });
-        self.merge_hedged_log(log, is_seconds);
-        if left {
+        self.merge_hedged_log(log, is_seconds, other);
+        if other.is_none() {
             let loser = if is_seconds { first } else { second };
             let at = loser.path.clone();
             self.record_step(|| RoutingStep::Cancelled { at });
@@ -98,8 +100,14 @@ impl<'w> RouteExecutor<'w> {
     }
 
     /// Adds the steps of the second attempt to the decision. If its response is used, adopts the rest of its request
-    /// log too.
-    fn merge_hedged_log(&mut self, mut hedged_log: RequestLog, counts: bool) {
+    /// log too. `discarded` is the response of the other attempt, `None` if that was cancelled.
+    fn merge_hedged_log(&mut self, mut hedged_log: RequestLog, counts: bool, discarded: Option<DiscardedResponse>) {
+        let discarded = discarded.unwrap_or_else(DiscardedResponse::cancelled);
+        discarded.charge(if counts { self.log } else { &mut hedged_log });
+        if !counts && let Some(mut holds) = hedged_log.limits.take() {
+            let own = self.log.limits.get_or_insert_with(|| Box::new(holds.fork()));
+            own.adopt_ended_attempts(&mut holds, now_ms());
+        }
         let Some(other) = hedged_log.decision.take() else { return };
         self.update_decision(|decision| {
             if counts {
@@ -123,7 +131,8 @@ enum RaceOutcome {
     Both {
         result: Result<UpstreamResponse>,
         is_from_second: bool,
-        is_other_cancelled: bool,
+        /// Response of the other attempt; `None` if that was cancelled.
+        other: Option<DiscardedResponse>,
     },
 }
 
@@ -133,8 +142,8 @@ impl RaceOutcome {
     fn measures_first_latency(&self, fallback: &FallbackPolicy) -> bool {
         match self {
             Self::FirstOnly(result) => !triggers_fallback(fallback, result),
-            Self::Both { result, is_from_second: is_seconds, is_other_cancelled: is_other_left } => {
-                !triggers_fallback(fallback, result) && (*is_other_left || !is_seconds)
+            Self::Both { result, is_from_second: is_seconds, other } => {
+                !triggers_fallback(fallback, result) && (other.is_none() || !is_seconds)
             }
         }
     }
@@ -145,6 +154,7 @@ async fn await_first_success(
     mut earlier: RouteFuture<'_>,
     mut later: RouteFuture<'_>,
     fallback: &FallbackPolicy,
+    operation: Operation,
 ) -> RaceOutcome {
     let (result, is_seconds) = tokio::select! {
         biased;
@@ -153,11 +163,12 @@ async fn await_first_success(
     };
     if !triggers_fallback(fallback, &result) {
         // Dropping the other attempt also closes its connection.
-        return RaceOutcome::Both { result, is_from_second: is_seconds, is_other_cancelled: true };
+        return RaceOutcome::Both { result, is_from_second: is_seconds, other: None };
     }
+    let discarded = DiscardedResponse::new(&result, operation);
     if let Ok(response) = result {
         response.discard().await;
     }
     let other = if is_seconds { earlier.await } else { later.await };
-    RaceOutcome::Both { result: other, is_from_second: !is_seconds, is_other_cancelled: false }
+    RaceOutcome::Both { result: other, is_from_second: !is_seconds, other: Some(discarded) }
 }

@@ -3,6 +3,7 @@
 mod attempts;
 pub(crate) mod cache_lookup;
 mod continuation;
+mod discarded_usage;
 pub(crate) mod executor;
 mod explain;
 mod fallback_level;

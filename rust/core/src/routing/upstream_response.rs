@@ -8,6 +8,7 @@ use penstock_llm::{
     api_format::{ApiFormat, is_complete_json},
     operation::Operation,
     stream::{meter::SseMeter, sse},
+    usage::Usage,
 };
 use penstock_net::{
     Deadline, IncomingResponse, ResponseBody, ResponseHead,
@@ -65,6 +66,18 @@ fn stream_meter(framing: StreamFraming, api_format: ApiFormat, operation: Operat
         StreamFraming::AwsFrames => ResponseMeter::AwsFrames(Box::default()),
         StreamFraming::JsonArrayItems => ResponseMeter::ArrayItems(Box::default()),
     }
+}
+
+fn read_usage(
+    bytes: &[u8],
+    api_format: ApiFormat,
+    operation: Operation,
+    framing: Option<StreamFraming>,
+) -> Option<Usage> {
+    let Some(framing) = framing else { return Usage::from_response(api_format, bytes) };
+    let mut meter = stream_meter(framing, api_format, operation);
+    meter.feed(bytes);
+    meter.finish(api_format, false).usage()
 }
 
 /// Rejects a stream that reported a failure, or that ended without its final event.
@@ -214,6 +227,18 @@ impl UpstreamResponse {
             return None;
         }
         self.incoming.body.buffered_bytes().filter(|body| body.len() <= MAX_DISCARDED_BYTES).map(|body| &body[..])
+    }
+
+    /// Returns this denial with the usage of the response that it replaces. `framing` is that of a stream.
+    pub(crate) fn replacing(mut self, bytes: &[u8], operation: Operation, framing: Option<StreamFraming>) -> Self {
+        self.replaced_usage = read_usage(bytes, self.api_format, operation, framing).map(Box::new);
+        self
+    }
+
+    /// Returns the usage of a response that was read completely.
+    pub(crate) fn buffered_usage(&self, operation: Operation) -> Option<Usage> {
+        let bytes = self.incoming.body.buffered_bytes().filter(|_| delivery::is_uncompressed(self.headers()))?;
+        read_usage(bytes, self.api_format, operation, self.chunk_format(operation))
     }
 
     /// Discards the response. Reads the rest of a short body, so that the connection can be reused.

@@ -11,7 +11,7 @@ use penstock_core::{
     limits::{
         limiter::Limiter,
         node_counters::NodeCounters,
-        request_holds::{HoldRequest, LimitStage, RequestHolds, RequestUsage},
+        request_holds::{ExhaustedLimits, HoldRequest, LimitStage, RequestHolds, RequestUsage},
         rule::{LimitRule, LimitSubject, ObjectNames, TargetSubject, WorkspaceLimits},
     },
 };
@@ -76,7 +76,7 @@ fn three_policies_with_warm_leases_take_two_microseconds() {
             subject: &subject,
             amount: &|_, _, _| 1,
             uses_nothing: false,
-            is_last: true,
+            exhausted: &ExhaustedLimits::all(),
         };
         holds.take_all([&rules], &request, NOW_MS).unwrap();
         holds.settle(RequestUsage { requests: 1, ..RequestUsage::default() }, NOW_MS);

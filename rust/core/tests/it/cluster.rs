@@ -9,14 +9,20 @@ use std::{
     time::{Duration, Instant},
 };
 
+use futures_util::future::join_all;
 use penstock_core::limits::now_ms;
-use serde_json::json;
+use penstock_mock::Server;
+use serde_json::{Value, json};
 use tokio::{task::JoinSet, time::sleep};
 
-use crate::harness::{
-    limited_nodes::{LimitedNodes, NODES, admit, budget, rule},
-    redis_server::{DelayingRelay, RedisServer, is_redis_available},
-    wait_until,
+use crate::{
+    harness::{
+        TestGateway, chat_body,
+        limited_nodes::{LimitedNodes, NODES, admit, budget, rule},
+        redis_server::{DelayingRelay, RedisServer, is_redis_available, start_node_that_waits},
+        wait_until,
+    },
+    limit_admission::{chat, limit, set_limits},
 };
 
 #[tokio::test]
@@ -130,6 +136,42 @@ async fn rejected_request_knows_what_other_nodes_hold() {
         assert!(Instant::now() < deadline, "nothing came back");
         sleep(Duration::from_millis(50)).await;
     }
+}
+
+/// Starts a node with these limits of the workspace `w`, and waits patiently for Redis.
+async fn start_limited_node(server: &RedisServer, limits: &Value) -> (Server, TestGateway) {
+    let provider = Server::start().await;
+    let gateway = start_node_that_waits(&provider.url(), &server.url(), Duration::from_secs(5)).await;
+    set_limits(&gateway, limits);
+    (provider, gateway)
+}
+
+#[tokio::test]
+async fn first_request_gets_leases_of_many_limits_at_once() {
+    let server = RedisServer::start().await;
+    let policy = |number: usize| {
+        let (measure, limit_units) = if number.is_multiple_of(2) { ("requests", 100) } else { ("tokens", 1_000_000) };
+        let fields = json!({"type": measure, "limit": limit_units, "window": {"unit": "week"}, "dry_run": number.is_multiple_of(5)});
+        limit("policy", &format!("p{number}"), &fields)
+    };
+    let (_provider, gateway) = start_limited_node(&server, &(0..40).map(policy).collect()).await;
+    for _ in 0..3 {
+        let response = gateway.send(chat("mock").body(chat_body("mock", false))).await;
+        assert_eq!(response.status, 200, "{}", response.text());
+        assert_eq!(gateway.single_record()["limits"], Value::Null);
+    }
+    assert_eq!(gateway.state.limiter.cluster().unwrap().trips.get(), 40);
+}
+
+#[tokio::test]
+async fn concurrent_requests_use_all_of_a_limit() {
+    let server = RedisServer::start().await;
+    let week = json!({"type": "requests", "limit": 60, "window": {"unit": "week"}});
+    let (_provider, gateway) = start_limited_node(&server, &json!([limit("policy", "any", &week)])).await;
+    let statuses =
+        join_all((0..60).map(async |_| gateway.send(chat("mock").body(chat_body("mock", false))).await.status)).await;
+    assert_eq!(statuses, [200; 60]);
+    assert_eq!(gateway.send(chat("mock").body(chat_body("mock", false))).await.status, 429);
 }
 
 #[tokio::test]

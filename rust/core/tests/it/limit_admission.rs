@@ -19,6 +19,12 @@ pub fn limit(kind: &str, id: &str, fields: &Value) -> Value {
 pub async fn start_gateway(limits: Value) -> (Server, TestGateway) {
     let provider = Server::start().await;
     let gateway = TestGateway::with_settings(&provider.url(), |_| ());
+    set_limits(&gateway, &limits);
+    (provider, gateway)
+}
+
+/// Publishes limits of the workspace `w` and of what belongs to it.
+pub fn set_limits(gateway: &TestGateway, limits: &Value) {
     let rates = json!({"input": [[0, TOKEN_PRICE]], "output": [[0, TOKEN_PRICE]]});
     let price = json!({"provider": "mock", "model": "mock", "prices": [{"version": "v1", "rates": rates}]});
     gateway.apply_snapshot(&json!({"epoch": "1", "prices": {"overrides": [price]},
@@ -26,7 +32,6 @@ pub async fn start_gateway(limits: Value) -> (Server, TestGateway) {
         "keys": [{"id": "k", "name": "dev", "workspace": "w", "sha256": sha256_hex("pk")}],
         "providers": [{"id": "p", "integration_id": "i", "slug": "mine", "provider": "mock", "workspace": "w"}],
         "parts": [{"name": "limits/00", "limits": [{"workspace": "w", "limits": limits}]}]}));
-    (provider, gateway)
 }
 
 pub fn chat(provider: &str) -> TestRequest {
@@ -176,6 +181,43 @@ async fn dry_run_counts_and_admits() {
         assert_eq!(gateway.send(plain_chat()).await.status, 200);
     }
     assert_eq!(gateway.state.limiter.metrics.would_reject.get(), 2);
+}
+
+#[tokio::test]
+async fn responses_without_an_attempt_show_what_is_left() {
+    let fields = json!({"type": "tokens", "limit": 1_000_000, "period": {"start": 1}});
+    let (provider, gateway) = start_gateway(json!([limit("policy", "any", &fields)])).await;
+    let denies_all = json!([{"contains": {"words": ["no-such-word"], "operator": "any"}, "deny": true, "id": "never"}]);
+    let cached = json!({"provider": "mock", "cache": {"mode": "simple"}});
+    let denied = json!({"provider": "mock", "input_guardrails": denies_all});
+    let mut left = Vec::new();
+    for (config, status) in [(&cached, 200), (&cached, 200), (&denied, 446)] {
+        let request = TestRequest::new("POST", CHAT_PATH).header("x-gateway-api-key", "pk");
+        let request =
+            request.header("content-type", "application/json").header("x-gateway-config", &config.to_string());
+        let response = gateway.send(request.body(chat_body("mock", false))).await;
+        assert_eq!(response.status, status, "{}", response.text());
+        let remaining: u64 = response.header("x-gateway-ratelimit-remaining-tokens").unwrap().parse().unwrap();
+        assert!(response.header("ratelimit").unwrap().contains("policy-any-tokens"));
+        left.push(remaining);
+    }
+    wait_for_ledger_entries(&provider, 1).await;
+    // The first response shows what is left while it holds its own amount.
+    assert!(left[0] < left[1] && left[1] == left[2] && left[1] < 1_000_000, "{left:?}");
+}
+
+#[tokio::test]
+async fn dry_run_budget_counts_beyond_its_limit() {
+    for measure in ["tokens", "requests", "cost"] {
+        let fields = json!({"type": measure, "limit": 1, "period": {"start": 1}, "dry_run": true});
+        let (_provider, gateway) = start_gateway(json!([limit("policy", "any", &fields)])).await;
+        for number in 0..3 {
+            assert_eq!(gateway.send(plain_chat()).await.status, 200);
+            let limits = &gateway.single_record()["limits"];
+            assert_eq!(limits["budgets"][0]["id"], "policy-any", "{measure} {number}: {limits}");
+            assert_eq!(limits["would_reject"].is_array(), number > 0, "{measure} {number}: {limits}");
+        }
+    }
 }
 
 #[tokio::test]

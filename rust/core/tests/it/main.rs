@@ -21,6 +21,7 @@ mod custom_host;
 mod deferred_billing;
 mod deployments;
 mod dialer;
+mod discarded_usage;
 mod error;
 mod explain;
 mod external_account;

@@ -207,6 +207,9 @@ fn write_limits(line: &mut ObjectWriter<'_>, log: &RequestLog) {
                 if budget.is_failed_attempt {
                     row.boolean("is_failed_attempt", true);
                 }
+                if let Some(amount) = budget.discarded_amount {
+                    row.number("amount", amount.min(i64::MAX.unsigned_abs()));
+                }
             });
         });
     });

@@ -8,6 +8,7 @@ mod usage_bounds;
 
 use std::{sync::Arc, time::Instant};
 
+use futures_util::future::join_all;
 use penstock_llm::{json::edit, operation::Operation};
 use penstock_net::body::Body;
 
@@ -23,9 +24,12 @@ use crate::{
     error::{Error, Result, exceeded_limit::ExceededLimit},
     gateway_state::GatewayState,
     limits::{
+        hold::RuleRef,
         limiter::Limiter,
         now_ms,
-        request_holds::{HoldRequest, LimitStage, Rejection, RequestHolds, RequestUsage},
+        request_holds::{
+            ExhaustedLimits, HoldRequest, LimitStage, LimitStatus, Refusal, Rejection, RequestHolds, RequestUsage,
+        },
         rule::{Enforcement, LimitRule, LimitSubject, Measure, ObjectNames, OwnerKind, TargetSubject},
         window::LimitWindow,
     },
@@ -43,8 +47,9 @@ const MAX_RETRY_WAIT_SECONDS: u64 = 60;
 /// Wait in milliseconds that a rejection reports if requests in progress may return a part of the budget that they have
 /// reserved.
 const HELD_WAIT_MS: u64 = 2000;
-/// Maximum number of trips to Redis for one request.
-const MAX_ACQUIRES: usize = 16;
+/// Maximum number of rounds in which one request waits for Redis. More than two are only needed if concurrent requests
+/// take what a round got.
+const MAX_ROUNDS: usize = 16;
 const NANODOLLARS_PER_DOLLAR: u64 = 1_000_000_000;
 
 /// Counts a request in those limits of its caller that count requests.
@@ -79,12 +84,12 @@ pub(crate) async fn admit_request(
             subject: &subject,
             amount: &|_, _, _| 1,
             uses_nothing: false,
-            is_last: turn.is_last,
+            exhausted: &turn.exhausted,
         };
-        let admission = holds.take_all(rule_sets.into_iter().flatten(), &request, now_ms());
-        match admission {
-            Err(rejection) if !turn.is_last => turn.acquire(&state.limiter, &rejection).await,
-            admission => break admission,
+        match holds.take_all(rule_sets.into_iter().flatten(), &request, now_ms()) {
+            Err(Refusal::UsedUpLeases(used_up)) => turn.acquire(&state.limiter, &used_up).await,
+            Err(Refusal::Exceeded(rejection)) => break Err(rejection),
+            Ok(()) => break Ok(()),
         }
     };
     log.limits = Some(holds);
@@ -92,30 +97,58 @@ pub(crate) async fn admit_request(
     admission.map_err(|rejection| rejection_error(&rejection, None, now_ms()))
 }
 
-/// Bounds the trips to Redis for one request. There are no further trips after the same limit has left too little twice
-/// in a row.
+/// Bounds the rounds in which one request waits for Redis. A limit gets no further round once Redis has less left of it
+/// than the request needs. If concurrent requests took what it got, it gets another one.
 struct AcquireTurn {
-    is_last: bool,
-    count: usize,
-    last_refusal: Option<(Box<str>, Box<str>)>,
+    exhausted: ExhaustedLimits,
+    rounds: usize,
 }
 
 impl AcquireTurn {
     fn new(limiter: &Limiter) -> Self {
-        Self { is_last: limiter.cluster().is_none(), count: 0, last_refusal: None }
+        let exhausted = if limiter.cluster().is_none() { ExhaustedLimits::all() } else { ExhaustedLimits::default() };
+        Self { exhausted, rounds: 0 }
     }
 
-    async fn acquire(&mut self, limiter: &Limiter, rejection: &Rejection) {
-        let last_refusal = (rejection.rule.counter_id.clone(), rejection.group.clone());
-        self.count += 1;
-        let is_hopeless = rejection.needed == UNBOUNDED;
-        if is_hopeless || self.last_refusal.as_ref() == Some(&last_refusal) || self.count > MAX_ACQUIRES {
-            self.is_last = true;
+    /// Requests more of all these limits at once.
+    async fn acquire(&mut self, limiter: &Limiter, used_up: &[Rejection]) {
+        self.rounds += 1;
+        if self.rounds > MAX_ROUNDS {
+            self.exhausted = ExhaustedLimits::all();
             return;
         }
-        self.last_refusal = Some(last_refusal);
-        limiter.acquire(&rejection.rule, &rejection.group, rejection.needed).await;
+        let acquire = async |rejection: &Rejection| {
+            rejection.needed != UNBOUNDED && limiter.acquire(&rejection.rule, &rejection.group, rejection.needed).await
+        };
+        let acquired = Box::pin(join_all(used_up.iter().map(acquire))).await;
+        for (rejection, _) in used_up.iter().zip(acquired).filter(|(_, is_acquired)| !is_acquired) {
+            self.exhausted.add(rejection);
+        }
     }
+}
+
+/// Reports what is left of the caller's limits on tokens and cost. For a response that needs no attempt at a target, such
+/// as a cached one.
+pub(crate) fn report_unused_limits(
+    state: &GatewayState,
+    client_request: &ClientRequest<'_>,
+    target: &Target<'_>,
+    log: &mut RequestLog,
+) {
+    let Some(mut holds) = log.limits.take() else { return };
+    let subject = limit_subject(client_request, &target.caller, log, Some(target_subject(target, log)));
+    let rule_sets = caller_rules(&target.caller);
+    let rules = rule_sets
+        .iter()
+        .flatten()
+        .flat_map(|rules| (0..rules.len()).map(move |index| RuleRef { rules: Arc::clone(rules), index }));
+    for rule in rules.filter(|rule| rule.measure != Measure::Requests) {
+        if let Some(group) = rule.group_of(&subject) {
+            let remaining = state.limiter.known_remaining(&rule, &group, now_ms());
+            holds.report(LimitStatus { rule, remaining });
+        }
+    }
+    log.limits = Some(holds);
 }
 
 /// Returns true if limits may apply to an attempt at a target.
@@ -160,11 +193,12 @@ pub(crate) async fn admit_attempt(
             subject: &subject,
             amount: &amount,
             uses_nothing: bounds.uses_nothing,
-            is_last: turn.is_last,
+            exhausted: &turn.exhausted,
         };
         match holds.take_all(rule_sets.into_iter().flatten(), &request, now_ms()) {
-            Err(rejection) if !turn.is_last => turn.acquire(&state.limiter, &rejection).await,
-            admission => break (admission, cap),
+            Err(Refusal::UsedUpLeases(used_up)) => turn.acquire(&state.limiter, &used_up).await,
+            Err(Refusal::Exceeded(rejection)) => break (Err(rejection), cap),
+            Ok(()) => break (Ok(()), cap),
         }
     };
     holds.max_tokens = cap;
@@ -187,9 +221,10 @@ pub(crate) async fn extend_attempt(state: &GatewayState, log: &mut RequestLog, u
     let Some(holds) = log.limits.as_mut() else { return Ok(()) };
     let mut turn = AcquireTurn::new(&state.limiter);
     loop {
-        match holds.extend_attempt(usage, turn.is_last, now_ms()) {
-            Err(rejection) if !turn.is_last => turn.acquire(&state.limiter, &rejection).await,
-            extended => return extended.map_err(|rejection| rejection_error(&rejection, None, now_ms())),
+        match holds.extend_attempt(usage, &turn.exhausted, now_ms()) {
+            Err(Refusal::UsedUpLeases(used_up)) => turn.acquire(&state.limiter, &used_up).await,
+            Err(Refusal::Exceeded(rejection)) => return Err(rejection_error(&rejection, None, now_ms())),
+            Ok(()) => return Ok(()),
         }
     }
 }

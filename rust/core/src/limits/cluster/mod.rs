@@ -41,7 +41,7 @@ use crate::{
 
 /// A worker takes the amount left per worker, divided by this number, in advance. It can use that if Redis fails.
 const RESERVE_FRACTION: u64 = 4;
-/// Pause after Redis had nothing left, in which no request tries to renew the lease.
+/// Pause after Redis granted all that is left, or nothing, in which no request tries to renew the lease.
 const RETRY_MS: u64 = 50;
 /// Time after which a worker removes an unused counter from its memory.
 const FORGET_AFTER_MS: u64 = 10 * 60 * 1000;
@@ -149,10 +149,11 @@ impl ClusterLimiter {
         rule: RuleRef,
         group: &str,
         requested: Amount,
+        ledger: &NodeCounters,
         now_ms: u64,
     ) -> Result<(Hold, Remaining), Remaining> {
         let mut leases = self.lock();
-        let group = self.bounded_group(&mut leases, &rule, group);
+        let group = self.bounded_group(&mut leases, &rule, group, ledger);
         let hash = self.hash(&rule.counter_id, group);
         let ClusterLeases { by_hash, active, renewals, .. } = &mut *leases;
         let lease = by_hash.entry(hash).or_insert_with(|| ClusterLease::new(&rule, group));
@@ -233,24 +234,38 @@ impl ClusterLimiter {
     }
 
     /// Takes a new lease from Redis. While Redis is unavailable, adds this worker's share of a window that began in
-    /// that time.
-    pub async fn acquire(&self, rule: &RuleRef, group: &str, amount: u64, ledger: &NodeCounters, now_ms: u64) {
+    /// that time. Returns false if the lease has less than `amount`, and nothing more is left. If it returns true,
+    /// concurrent requests may still take the amount first.
+    pub async fn acquire(&self, rule: &RuleRef, group: &str, amount: u64, ledger: &NodeCounters, now_ms: u64) -> bool {
         let hash = {
             let mut leases = self.lock();
-            let group = self.bounded_group(&mut leases, rule, group);
+            let group = self.bounded_group(&mut leases, rule, group, ledger);
             let hash = self.hash(&rule.counter_id, group);
             leases.by_hash.entry(hash).or_insert_with(|| ClusterLease::new(rule, group));
             hash
         };
-        let Some(writing) = self.lock().by_hash.get(&hash).map(|lease| Arc::clone(&lease.writing)) else { return };
+        let Some(writing) = self.lock().by_hash.get(&hash).map(|lease| Arc::clone(&lease.writing)) else {
+            return false;
+        };
         let _turn = writing.lock().await;
         let known = rule.is_budget().then(|| read_recorded(ledger, rule, group)).flatten();
-        let Some((claim, write)) = self.begin_acquire(hash, rule, amount, known, now_ms) else { return };
+        let Some((claim, write)) = self.begin_acquire(hash, rule, amount, known, now_ms) else {
+            return self.has_left(hash, amount, now_ms);
+        };
         self.trips.add(1);
         if !self.send_claim(claim, &write, now_ms).await {
             self.failed_trips.add(1);
             self.add_share(claim, ledger, now_ms).await;
         }
+        self.has_left(hash, amount, now_ms)
+    }
+
+    /// Returns true if a lease has this amount, or may get it because concurrent requests took what the lease had.
+    fn has_left(&self, hash: u64, amount: u64, now_ms: u64) -> bool {
+        let leases = self.lock();
+        let lease = leases.by_hash.get(&hash);
+        let may_grow = |lease: &ClusterLease| !lease.is_share && now_ms >= lease.retry_ms && lease.left >= amount;
+        lease.is_some_and(|lease| lease.usable(now_ms) >= amount || may_grow(lease))
     }
 
     /// Sends the claim of a lease, and adds the granted amount. Returns false if Redis did not reply.
@@ -343,7 +358,7 @@ impl ClusterLimiter {
         lease.free = granted.saturating_sub(lease.held);
         (lease.granted, lease.confirmed_ms, lease.is_share) = (lease.free, now_ms, false);
         lease.left = allowed.saturating_sub(lease.held).saturating_sub(lease.free);
-        if lease.left == 0 {
+        if lease.left == 0 || !is_complete {
             lease.retry_ms = now_ms + RETRY_MS;
         }
         let free = lease.free;
@@ -387,12 +402,19 @@ impl ClusterLimiter {
         self.others.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn bounded_group<'g>(&self, leases: &mut ClusterLeases, rule: &LimitRule, group: &'g str) -> &'g str {
-        if leases.by_hash.contains_key(&self.hash(&rule.counter_id, group)) {
+    fn bounded_group<'g>(
+        &self,
+        leases: &mut ClusterLeases,
+        rule: &LimitRule,
+        group: &'g str,
+        ledger: &NodeCounters,
+    ) -> &'g str {
+        if !rule.is_grouped() || leases.by_hash.contains_key(&self.hash(&rule.counter_id, group)) {
             return group;
         }
         let count = leases.group_counts.entry(rule.counter_id.clone()).or_default();
-        if *count >= MAX_GROUPS {
+        // The ledger knows which groups used a budget before.
+        if *count >= MAX_GROUPS && !ledger.has_counter(&rule.counter_id, group) {
             self.shared_groups.add(1);
             return OTHER_GROUPS;
         }

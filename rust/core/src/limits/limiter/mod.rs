@@ -67,11 +67,11 @@ impl Limiter {
         self.cluster.as_ref()
     }
 
-    /// Requests more of a limit from Redis, after `take_once` without `is_last` failed. Settings limit the wait.
-    pub async fn acquire(&self, rule: &RuleRef, group: &str, amount: u64) {
-        if let Some(cluster) = &self.cluster {
-            cluster.acquire(rule, group, amount.max(1), &self.counters, current_ms()).await;
-        }
+    /// Requests more of a limit from Redis, after `take_once` without `is_last` failed. Settings limit the wait. Returns
+    /// false if the amount is not left.
+    pub async fn acquire(&self, rule: &RuleRef, group: &str, amount: u64) -> bool {
+        let Some(cluster) = &self.cluster else { return false };
+        cluster.acquire(rule, group, amount.max(1), &self.counters, current_ms()).await
     }
 
     /// Takes an amount of a limit. A soft budget gives its rest to the last request, whose real usage may be more. Rate
@@ -101,7 +101,7 @@ impl Limiter {
         let requested = if is_exact { Amount::exactly(amount) } else { Amount::at_most(amount) };
         if let Some(cluster) = &self.cluster {
             let requested = if is_last { requested } else { Amount::exactly(amount) };
-            return cluster.take(rule, group, requested, now_ms);
+            return cluster.take(rule, group, requested, &self.counters, now_ms);
         }
         let mut leases = self.lock();
         let group = self.bounded_group(&mut leases, &rule, group);
@@ -185,6 +185,21 @@ impl Limiter {
         rows.take(MAX_HELD_SHOWN).collect()
     }
 
+    /// Returns the amount that is left of a limit as far as this worker knows. Reads the node's counter only if this
+    /// worker has no lease.
+    pub fn known_remaining(&self, rule: &LimitRule, group: &str, now_ms: u64) -> Remaining {
+        let part = rule.window.part_at(now_ms);
+        let known = self.lock().by_hash.get(&self.hash(&rule.counter_id, group)).and_then(|lease| {
+            (lease.start_ms == part.start_ms).then(|| Remaining {
+                left: lease.left.saturating_add(lease.free),
+                held: lease.held_by_all(),
+                reset_ms: part.reset_ms,
+                is_share: lease.is_share,
+            })
+        });
+        known.unwrap_or_else(|| self.remaining(rule, group, now_ms))
+    }
+
     /// Returns the amount that is left of a limit, without taking anything.
     pub fn remaining(&self, rule: &LimitRule, group: &str, now_ms: u64) -> Remaining {
         if let Some(cluster) = &self.cluster {
@@ -214,13 +229,15 @@ impl Limiter {
         }
     }
 
-    /// Returns the group value, or `OTHER_GROUPS` if the limit has too many group values.
+    /// Returns the group value, or `OTHER_GROUPS` if the limit or the node has too many group values. A value that was
+    /// counted before keeps its counter. Otherwise, a used-up budget would count anew.
     fn bounded_group<'g>(&self, leases: &mut Leases, rule: &LimitRule, group: &'g str) -> &'g str {
-        if leases.by_hash.contains_key(&self.hash(&rule.counter_id, group)) {
+        if !rule.is_grouped() || leases.by_hash.contains_key(&self.hash(&rule.counter_id, group)) {
             return group;
         }
         let count = leases.group_counts.entry(rule.counter_id.clone()).or_default();
-        if *count >= MAX_GROUPS || self.counters.is_full() {
+        let is_full = *count >= MAX_GROUPS || self.counters.is_full();
+        if is_full && !self.counters.has_counter(&rule.counter_id, group) {
             self.metrics.shared_groups.add(1);
             return OTHER_GROUPS;
         }

@@ -74,6 +74,31 @@ fn a_changed_window_counts_anew() {
 }
 
 #[test]
+fn full_node_counts_new_groups_together_and_known_ones_as_before() {
+    let folder = std::env::temp_dir().join(format!("penstock-limiter-{:x}", fastrand::u128(..)));
+    let grouped = rule(&json!({"id": "g", "period": {"start": 1}, "limit": 1, "group_by": ["metadata.team"]}));
+    let embedded = rule(&json!({"id": "e", "period": {"start": 1}, "limit": 1}));
+    let before = Limiter::new(NodeCounters::new(Some(&folder)), 1, 1);
+    for (rule, group) in [(&grouped, "ann"), (&embedded, "")] {
+        let (hold, _) = before.take(rule.clone(), group, 1, NOW).unwrap();
+        before.settle(&hold, 1, NOW);
+    }
+    before.return_all(NOW);
+    // After a restart, the worker knows only the files of counters.
+    let mut full_limit = Limiter::new(NodeCounters::new(Some(&folder)), 1, 1);
+    full_limit.leases.get_mut().unwrap().group_counts.insert("g".into(), MAX_GROUPS);
+    for limiter in [Limiter::new(NodeCounters::full(&folder), 1, 1), full_limit] {
+        assert!(limiter.take(grouped.clone(), "ann", 1, NOW).is_err());
+        assert!(limiter.take(embedded.clone(), "", 1, NOW).is_err());
+        let other = limiter.take(grouped.clone(), "bob", 1, NOW).map(|(hold, _)| hold.group);
+        assert!(other.is_err() || other.is_ok_and(|group| &*group == OTHER_GROUPS));
+        assert!(limiter.take(grouped.clone(), "eve", 1, NOW).is_err());
+        assert_eq!(limiter.metrics.shared_groups.get(), 2);
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
 fn workers_share_what_others_return() {
     let counters = || NodeCounters::new(Some(&std::env::temp_dir().join("penstock-limiter-test")));
     let id = format!("{:x}", fastrand::u128(..));

@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// Status of a denial.
-const DENIED_STATUS: u16 = 446;
+pub(crate) const DENIED_STATUS: u16 = 446;
 /// End of the message of a denial, after the reason.
 const HINT: &str = "see hook_results";
 

@@ -32,6 +32,7 @@ use penstock_llm::{
 use penstock_net::{ResponseBody, body::Body, memory_budget::BudgetedBytes};
 use serde_json::Value;
 
+pub(crate) use denial::DENIED_STATUS;
 pub(crate) use effective::{describe_guardrails, has_defaults, read_responses};
 pub(crate) use request_check::may_redact_request;
 pub use trial::Trial;
@@ -379,7 +380,8 @@ impl TargetHooks {
             self.run(executor.state, &self.after, self.response_subject(body, texts, bytes.len(), unreadable)).await;
         let denied_by = denying(&self.results.lock().after).cloned();
         if let Some(denied_by) = denied_by {
-            return Ok(self.deny(executor.state, &denied_by, response.api_format));
+            let denial = self.deny(executor.state, &denied_by, response.api_format);
+            return Ok(denial.replacing(&bytes, self.subject.operation, None));
         }
         // A client may read a repeated key differently from these hooks, so it gets the JSON that they read.
         let changed = (run.is_changed || has_repeated_keys).then(|| run.subject.response.clone());
@@ -439,7 +441,8 @@ impl TargetHooks {
             .await;
         let denied_by = denying(&self.results.lock().after).cloned();
         if let Some(denied_by) = denied_by {
-            return Ok(self.deny(executor.state, &denied_by, response.api_format));
+            let denial = self.deny(executor.state, &denied_by, response.api_format);
+            return Ok(denial.replacing(&bytes, operation, Some(framing)));
         }
         if let Some(texts) = texts.filter(|texts| run.is_changed || texts.has_repeated_keys()) {
             let new: Vec<String> = run.subject.texts.iter().map(|part| part.text.clone()).collect();

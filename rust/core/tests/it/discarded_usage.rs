@@ -1,0 +1,109 @@
+//! Responses that no client gets, because a guardrail, a retry, another target or a faster one replaces them: the
+//! provider bills them, so they count for budgets.
+
+use penstock_mock::Server;
+use serde_json::{Value, json};
+
+use crate::{
+    harness::{CHAT_PATH, TestGateway, TestRequest, chat_body, mock_target, wait_for_ledger_entries},
+    limit_admission::{limit, start_gateway},
+};
+
+const LIMIT: u64 = 1_000_000_000;
+
+fn post(path: &str, config: &Value, body: String) -> TestRequest {
+    let request = TestRequest::new("POST", path).header("x-gateway-api-key", "pk");
+    request.header("content-type", "application/json").header("x-gateway-config", &config.to_string()).body(body)
+}
+
+/// Sends a chat; returns its status, and its record once that is written.
+async fn send(gateway: &TestGateway, config: &Value, is_stream: bool) -> (u16, Value) {
+    let response = gateway.send(post(CHAT_PATH, config, chat_body("mock", is_stream))).await;
+    (response.status, gateway.single_record())
+}
+
+/// Returns what is left of the budget, in its units.
+async fn left(gateway: &TestGateway, measure: &str) -> u64 {
+    let body: Value = serde_json::from_str(&chat_body("mock", false)).unwrap();
+    let request = json!({"path": CHAT_PATH, "headers": {"x-gateway-provider": "mock"}, "body": body});
+    let explanation = gateway.send(post("/v1/explain", &json!({"provider": "mock"}), request.to_string())).await;
+    gateway.drain_records();
+    let left = explanation.json()["targets"][0]["limits"][0]["left"].as_f64().unwrap();
+    let unit = if measure == "cost" { 1e9 } else { 1.0 };
+    format!("{:.0}", left * unit).parse().unwrap()
+}
+
+fn discarded_amount(record: &Value) -> u64 {
+    let budgets = record["limits"]["budgets"].as_array().unwrap();
+    let amounts: Vec<_> = budgets.iter().filter_map(|budget| budget["amount"].as_u64()).collect();
+    assert!(amounts.len() <= 1, "{record}");
+    amounts.iter().sum()
+}
+
+async fn start(measure: &str, enforcement: &str) -> (Server, TestGateway) {
+    let fields = json!({"type": measure, "limit": LIMIT, "period": {"start": 1}, "enforcement": enforcement});
+    start_gateway(json!([limit("policy", "any", &fields)])).await
+}
+
+/// A guardrail that denies every response of the mock provider.
+fn denies_all() -> Value {
+    json!([{"contains": {"words": ["no-such-word"], "operator": "any"}, "deny": true, "id": "never"}])
+}
+
+#[tokio::test]
+async fn each_response_that_is_not_used_counts_once() {
+    let target = json!({"provider": "mock"});
+    let denied = json!({"provider": "mock", "output_guardrails": denies_all()});
+    let mut retried = denied.clone();
+    retried["retry"] = json!({"attempts": 1, "on_status_codes": [446]});
+    let fallback = |status: u16, targets: Value| json!({"strategy": {"mode": "fallback", "on_status_codes": [status]}, "targets": targets});
+    for (measure, field) in [("tokens", "total_units"), ("cost", "cost_nanodollars")] {
+        let (provider, gateway) = start(measure, "soft").await;
+        for is_stream in [false, true] {
+            let before = left(&gateway, measure).await;
+            let (status, record) = send(&gateway, &target, is_stream).await;
+            let usage = record[field].as_u64().unwrap();
+            assert!(status == 200 && usage > 0, "{record}");
+            assert_eq!(left(&gateway, measure).await, before - usage, "{measure} {is_stream}");
+            for (config, expected_status, calls) in [
+                (fallback(446, json!([retried, target])), 200, 3),
+                (fallback(200, json!([target, target])), 200, 2),
+                (json!({"provider": "mock", "retry": {"attempts": 2, "on_status_codes": [200]}}), 200, 3),
+                (retried.clone(), 446, 2),
+                (denied.clone(), 446, 1),
+            ] {
+                provider.clear_ledger();
+                let before = left(&gateway, measure).await;
+                let (status, record) = send(&gateway, &config, is_stream).await;
+                wait_for_ledger_entries(&provider, calls).await;
+                assert_eq!(status, expected_status, "{config}");
+                let counted = (record[field].as_u64().unwrap_or(0), discarded_amount(&record));
+                assert_eq!(counted, (usage, usage * (calls as u64 - 1)), "{measure} {is_stream} {config}: {record}");
+                assert_eq!(
+                    left(&gateway, measure).await,
+                    before - usage * calls as u64,
+                    "{measure} {is_stream} {config}"
+                );
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn cancelled_hedge_counts_as_what_it_holds() {
+    let slow = mock_target("first_ms=30000");
+    let well = mock_target("first_ms=200");
+    for enforcement in ["soft", "hard"] {
+        let (_provider, gateway) = start("tokens", enforcement).await;
+        for (after_ms, targets) in [(20, [&slow, &well]), (20, [&well, &slow])] {
+            let before = left(&gateway, "tokens").await;
+            let strategy = json!({"mode": "fallback", "hedge": {"after_ms": after_ms, "max_ratio": 1}});
+            let config = json!({"strategy": strategy, "targets": targets});
+            let (status, record) = send(&gateway, &config, false).await;
+            assert_eq!(status, 200, "{record}");
+            let (used, reserved) = (record["total_units"].as_u64().unwrap(), discarded_amount(&record));
+            assert!(used > 0 && reserved > 0, "{record}");
+            assert_eq!(left(&gateway, "tokens").await, before - used - reserved, "{enforcement} {config}: {record}");
+        }
+    }
+}
