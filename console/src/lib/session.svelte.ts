@@ -110,6 +110,16 @@ export async function loadSelf(): Promise<void> {
     session.failure = error instanceof ApiError ? error.message : "the gateway cannot be reached";
   } finally {
     session.isUnknown = false;
+/** Returns true if the session has not ended. */
+export async function hasSession(): Promise<boolean> {
+  if (session.isExpired) return false;
+  const found = await fetchSelf();
+  const isOther = found !== null && found.csrf_token !== session.self?.csrf_token;
+  // For another user the page is loaded again, so requests of the first user wait forever.
+  if (isOther && !acceptSelf(found)) await new Promise(() => undefined);
+  return found !== null;
+}
+
   }
 }
 

@@ -3,11 +3,10 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { callApi, expectCount, expectText, openPage, openSignedIn, openTab, recordBodies, sendChat, settle, until } from "./console-kit.mjs";
+import { callApi, expectCount, expectText, openAsUser, openPage, openSignedIn, openTab, PASSWORD, recordBodies, sendChat, settle, until } from "./console-kit.mjs";
 
 const { CONFIG, GATEWAY, KEY, WORKSPACE } = process.env;
 const HOUR_MS = 3_600_000;
-const PASSWORD = "correct horse battery staple";
 
 /** Returns the bodies of the requests that changed something, and forgets them. */
 function takeChanges(sent) {
@@ -197,5 +196,22 @@ test("leads from an accepted invitation to the console", async () => {
   await page.goto(`${GATEWAY}/console/audit`);
   await page.getByText("Only admins of the organisation see it.").waitFor();
   await expectCount(page.getByRole("link", { name: "Audit log" }), 0);
+  await context.close();
+});
+
+test("says at the field that the current password is wrong, without asking for a sign-in", async () => {
+  const { page, context, faults } = await openAsUser("forgetful@example.com", [{ id: WORKSPACE, role: "member" }], "system");
+  await page.getByLabel("New password").fill(`${PASSWORD} 2`);
+  const change = async (password) => {
+    await page.getByLabel(/^Current password/).fill(password);
+    await page.getByRole("button", { name: "Change the password" }).click();
+  };
+  await change("not the password");
+  await page.locator("label", { hasText: "the current password is wrong" }).waitFor();
+  await expectCount(page.getByRole("dialog"), 0);
+  await change(PASSWORD);
+  await page.getByText("Password changed").waitFor();
+  await expectCount(page.getByText("the current password is wrong"), 0);
+  assert.match(faults.join(), /^401 [^,]*password$/);
   await context.close();
 });
