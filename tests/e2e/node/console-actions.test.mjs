@@ -42,7 +42,7 @@ test("changes scopes and default config of a key, and rotates it with a chosen o
   await callApi("DELETE", `/v1/api-keys/${made.id}`);
 });
 
-test("limits a workspace, checks its requests by default, and resets its usage", async () => {
+test("limits a workspace, checks its requests by default, resets its usage, and deletes it with its contents", async () => {
   const { id } = await callApi("POST", "/v1/workspaces", { name: "Limited" });
   const checks = [{ id: "default.wordCount", parameters: { maxWords: 500 } }];
   const guardrail = await callApi("POST", "/v1/guardrails", { name: "Of the limited", checks, workspace_id: id });
@@ -66,9 +66,17 @@ test("limits a workspace, checks its requests by default, and resets its usage",
   await page.getByRole("dialog", { name: "Reset the usage" }).getByRole("button", { name: "Reset" }).click();
   await page.getByText("The usage starts at zero").waitFor();
   assert.ok((await callApi("GET", `/v1/workspaces/${id}`)).last_reset_at);
+
+  // The workspace is not empty: the confirmed deletion includes its guardrail.
+  await page.getByRole("button", { name: "Delete", exact: true }).click();
+  const question = page.getByRole("dialog", { name: "Delete the workspace" });
+  await question.getByLabel(/^Type/).fill("Limited");
+  await question.getByRole("button", { name: "Delete" }).click();
+  await page.getByText("Deleted", { exact: true }).waitFor();
+  await expectCount(page.getByRole("link", { name: "Limited" }), 0);
+  assert.deepEqual((await callApi("GET", "/v1/admin/workspaces?page_size=1000")).data.filter((one) => one.id === id), []);
   assert.deepEqual(faults, []);
   await context.close();
-  await callApi("DELETE", `/v1/workspaces/${id}`, { name: "Limited", force_delete: true });
 });
 
 test("finds entries of the audit log by object and action", async () => {
