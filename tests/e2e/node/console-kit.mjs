@@ -153,6 +153,13 @@ export async function refreshUntil(page, locator) {
   });
 }
 
+/** Returns the text of a stream, such as that of a download. */
+export async function streamText(stream) {
+  const parts = [];
+  for await (const part of stream) parts.push(part);
+  return Buffer.concat(parts).toString();
+}
+
 export async function callApi(method, path, body, headers = {}) {
   const response = await fetch(GATEWAY + path, {
     method,

@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { callApi, expectCount, expectText, openPage, openSignedIn, sendChat, until } from "./console-kit.mjs";
+import { callApi, expectCount, expectText, openPage, openSignedIn, sendChat, settle, streamText, until } from "./console-kit.mjs";
 
 const { KEY, WORKSPACE } = process.env;
 
@@ -65,12 +65,6 @@ test("exports the filtered logs to a file", async () => {
   assert.deepEqual(faults, []);
   await context.close();
 });
-
-async function streamText(stream) {
-  const parts = [];
-  for await (const part of stream) parts.push(part);
-  return Buffer.concat(parts).toString();
-}
 
 test("shows the ratings of a request, and its trace with any characters", async () => {
   const trace = "order/17?part=1#a%2F%zz";
@@ -144,6 +138,30 @@ test("lists objects that have the same name", async () => {
   await expectCount(page.getByRole("option", { name: /Twin/ }), 4);
   assert.deepEqual(faults, []);
   await context.close();
+});
+
+test("shows no batches and files with the key of another workspace", async () => {
+  const { id, slug } = await callApi("POST", "/v1/workspaces", { name: "Without batches" });
+  const { page, context, faults } = await openSignedIn("batches?tab=files");
+  const field = page.getByLabel("API key for requests");
+  await field.fill(KEY);
+  await field.press("Enter");
+  await page.getByRole("button", { name: "Upload a file" }).first().waitFor();
+  await settle(page);
+  const sent = [];
+  page.on("request", (request) => /\/v1\/(batches|files)/.test(request.url()) && sent.push(request.url()));
+  await page.getByRole("combobox", { name: "Workspace" }).selectOption(slug);
+  await page.getByText("Batches and files belong to an API key's workspace").waitFor();
+  await page.getByText("This key was made or entered for another workspace.").waitFor();
+  await expectCount(page.getByRole("button", { name: "Upload a file" }), 0);
+  // Typed characters are no key until the field is left.
+  await field.fill("");
+  await field.pressSequentially("pk");
+  await settle(page);
+  assert.deepEqual(sent, []);
+  assert.deepEqual(faults, []);
+  await context.close();
+  await callApi("DELETE", `/v1/workspaces/${id}`, { name: "Without batches", force_delete: true });
 });
 
 test("opens an address that is no valid encoding", async () => {
