@@ -19,9 +19,9 @@ export function changedFields<T extends object>(before: T, after: T): Partial<T>
   return changed;
 }
 
-/** Returns `theirs` with what differs between `base` and `mine`. Fields that are objects are merged by their own fields. */
-export function mergeChanges<T extends object>(base: T, mine: T, theirs: T): T {
-  return mergeFields(base as Fields, mine as Fields, theirs as Fields) as T;
+/** Returns the entries that are new or differ from those before. */
+export function changedEntries<T>(before: Record<string, T>, after: Record<string, T>): Record<string, T> {
+  return Object.fromEntries(Object.entries(after).filter(([name, value]) => !isSame(before[name], value)));
 }
 
 function mergeFields(base: Fields, mine: Fields, theirs: Fields): Fields {

@@ -31,10 +31,20 @@ class Session {
     return scopes.some((scope) => self.scopes.includes(scope) || self.workspaces.some((one) => one.scopes.includes(scope)));
   }
 
+  #find(workspace: string): Self["workspaces"][number] | undefined {
+    return this.self?.workspaces.find((one) => one.slug === workspace || one.id === workspace);
+  }
+
   /** Returns true if the user has this scope in a workspace; an empty workspace stands for any. */
   canIn(workspace: string, scope: string): boolean {
-    const found = this.self?.workspaces.find((one) => one.slug === workspace || one.id === workspace);
+    const found = this.#find(workspace);
     return found ? found.scopes.includes(scope) : this.can(scope);
+  }
+
+  /** Returns the role in a workspace, by its slug or id. Admins of the organisation count as admins; empty for none. */
+  roleIn(workspace: string): string {
+    if (this.isOrganisationAdmin) return "admin";
+    return this.#find(workspace)?.role ?? "";
   }
 
   /** Returns true if the user may make API keys of a workspace with this scope. */
@@ -100,16 +110,6 @@ function acceptSelf(found: Self): boolean {
   return true;
 }
 
-/** Reads who is signed in. */
-export async function loadSelf(): Promise<void> {
-  try {
-    const found = await fetchSelf();
-    if (found) acceptSelf(found);
-    session.failure = "";
-  } catch (error) {
-    session.failure = error instanceof ApiError ? error.message : "the gateway cannot be reached";
-  } finally {
-    session.isUnknown = false;
 /** Returns true if the session has not ended. */
 export async function hasSession(): Promise<boolean> {
   if (session.isExpired) return false;
@@ -120,6 +120,16 @@ export async function hasSession(): Promise<boolean> {
   return found !== null;
 }
 
+/** Reads who is signed in. */
+export async function loadSelf(): Promise<void> {
+  try {
+    const found = await fetchSelf();
+    if (found) acceptSelf(found);
+    session.failure = "";
+  } catch (error) {
+    session.failure = error instanceof ApiError ? error.message : "the gateway cannot be reached";
+  } finally {
+    session.isUnknown = false;
   }
 }
 

@@ -3,9 +3,9 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { callApi, expectCount, expectText, openPage, openSignedIn, recordBodies, settle } from "./console-kit.mjs";
+import { callApi, expectCount, expectText, openPage, openSignedIn, recordBodies, settle, until } from "./console-kit.mjs";
 
-const { FAILED_LOG, PROVIDER, SECRET, WORKSPACE } = process.env;
+const { FAILED_LOG, KEY_ID, PROVIDER, SECRET, WORKSPACE } = process.env;
 
 /** Returns the bodies of the requests that changed something, and forgets them. */
 function takeChanges(sent) {
@@ -211,6 +211,30 @@ test("changes settings of the organisation, and only those", async () => {
   await callApi("PUT", "/v1/admin/organisation/settings", { session_settings: null, security_settings: { managersWriteMcpServers: null } });
   assert.deepEqual(faults, []);
   await context.close();
+});
+
+test("changes rules of a workspace and what its roles may do, and only those", async () => {
+  const { id } = await callApi("POST", "/v1/workspaces", { name: "Ruled" });
+  await callApi("PUT", "/v1/admin/organisation/settings", { security_settings_overrides: { mcp: false } });
+  const { page, context, faults } = await openSignedIn(`workspaces/${id}?tab=rules`);
+  const sent = await recordBodies(page);
+  await until("the choice of the organisation", () => page.getByRole("checkbox", { name: "Managers change: MCP servers" }).isDisabled());
+  await page.getByLabel(/^At most, for each user/).fill("3");
+  await page.getByLabel(/^Expire after/).fill("30");
+  await page.getByLabel(/^Providers, addresses and configs/).selectOption("on");
+  await page.getByLabel("Logs contain requests").uncheck();
+  await page.getByRole("checkbox", { name: "Members change: Configs" }).check();
+  await save(page);
+  const settings = { block_inline_config: true, debug_log: 0, user_api_key_count: 3, user_api_key_ttl: 30 * 86_400 };
+  assert.deepEqual(takeChanges(sent), [{ settings, security_settings: { membersWriteConfigs: true } }]);
+  await page.getByLabel(/^At most, for each user/).fill("");
+  await page.getByLabel("Logs contain requests").check();
+  await save(page);
+  assert.deepEqual(takeChanges(sent), [{ settings: { user_api_key_count: null, debug_log: null } }]);
+  assert.deepEqual(faults, []);
+  await context.close();
+  await callApi("PUT", "/v1/admin/organisation/settings", { security_settings_overrides: { mcp: null } });
+  await callApi("DELETE", `/v1/workspaces/${id}`, { name: "Ruled", force_delete: true });
 });
 
 test("saves only the default guardrails again if nothing else was rejected", async () => {
