@@ -3,10 +3,10 @@ import assert from "node:assert/strict";
 import { createServer, request as sendRequest } from "node:http";
 import { test } from "node:test";
 
-import { callApi, expectCount, expectText, openSignedIn, openTab, refreshUntil, sendChat, signIn, until } from "./console-kit.mjs";
+import { callApi, expectCount, expectText, openAsUser, openSignedIn, openTab, refreshUntil, sendChat, signIn, until } from "./console-kit.mjs";
 
-const { GATEWAY, ADMIN_KEY, MEMBER_EMAIL, MEMBER_PASSWORD, CONFIG, GUARDRAIL, PICTURES, SIGN_IN_LINK } = process.env;
-const ADMIN_PAGES = ["Users", "Workspaces", "Audit log"];
+const { GATEWAY, ADMIN_KEY, MEMBER_EMAIL, MEMBER_PASSWORD, CONFIG, GUARDRAIL, PICTURES, SIGN_IN_LINK, WORKSPACE } = process.env;
+const ADMIN_PAGES = ["Users", "Workspaces", "Organisation", "Secret references", "Audit log"];
 
 test("signs in with the admin key, and says why a wrong one is rejected", async () => {
   const { page, context } = await openTab();
@@ -108,6 +108,29 @@ test("shows a member no pages of admins", async () => {
   for (const name of ADMIN_PAGES) assert.ok(!names.includes(name), name);
   await page.goto(`${GATEWAY}/console/users`);
   await page.getByText("You have no access to this page").waitFor();
+  await context.close();
+});
+
+test("shows a manager the workspace, with what managers may change", async () => {
+  const { page, context, faults } = await openAsUser("manager@example.com", [{ id: WORKSPACE, role: "manager" }], "workspaces");
+  const names = await page.locator("nav .pages a").allTextContents();
+  assert.deepEqual(ADMIN_PAGES.filter((name) => names.includes(name)), ["Workspaces"]);
+  await page.getByRole("table", { name: "Workspaces" }).locator("tbody a").click();
+  const sheet = page.getByRole("dialog");
+  await sheet.getByLabel("Name", { exact: true }).waitFor();
+  assert.ok(await sheet.getByLabel("Description").isEnabled());
+  await expectCount(page.getByRole("button", { name: /Create a workspace|^Delete/ }), 0);
+  await sheet.getByRole("tab", { name: "Roles and rules" }).click();
+  assert.ok(await sheet.getByLabel(/^At most, for each user/).isEnabled());
+  assert.ok(await sheet.getByRole("checkbox", { name: "Members change: Configs" }).isDisabled());
+  await sheet.getByRole("tab", { name: "Members" }).click();
+  const role = sheet.getByLabel(`Role of ${MEMBER_EMAIL}`);
+  await role.selectOption("manager");
+  await page.getByText("Saved", { exact: true }).waitFor();
+  await role.selectOption("member");
+  await page.getByText("Saved", { exact: true }).nth(1).waitFor();
+  assert.ok(await role.locator("option", { hasText: "admin" }).isDisabled());
+  assert.deepEqual(faults, []);
   await context.close();
 });
 
