@@ -237,6 +237,55 @@ test("changes rules of a workspace and what its roles may do, and only those", a
   await callApi("DELETE", `/v1/workspaces/${id}`, { name: "Ruled", force_delete: true });
 });
 
+test("makes a policy for a key by its name, and changes only its conditions", async () => {
+  const { page, context, faults } = await openSignedIn("limits?new=1");
+  const sent = await recordBodies(page);
+  const dialog = page.getByRole("dialog");
+  const fill = async (condition, value) => {
+    await condition.getByLabel("Value").fill(value);
+    await condition.getByLabel("Value").press("Enter");
+  };
+  await dialog.getByLabel("Name", { exact: true }).fill("of one key");
+  await dialog.getByLabel("At most").fill("12");
+  await dialog.getByLabel("Starts again").selectOption("days");
+  await dialog.getByLabel("Requests in progress").selectOption("hard");
+  const first = dialog.getByRole("group", { name: "Condition 1" });
+  await first.getByLabel("Property").selectOption("api_key");
+  await settle(page);
+  await fill(first, "key of a test");
+  await first.getByText("key of a test").waitFor();
+  const second = dialog.getByRole("group", { name: "Group 2" });
+  await dialog.getByRole("button", { name: "Add a property" }).click();
+  await second.getByLabel("Property", { exact: true }).selectOption("metadata");
+  assert.ok(await dialog.getByRole("button", { name: "Create" }).isDisabled());
+  await second.getByLabel(/name of the metadata field/).fill("team");
+  await dialog.getByRole("button", { name: "Create" }).click();
+  await page.getByRole("link", { name: "of one key" }).click();
+  const [made] = takeChanges(sent);
+  const conditions = [{ key: "api_key", value: KEY_ID }];
+  assert.deepEqual(made.conditions, conditions);
+  assert.deepEqual([made.group_by, made.periodic_reset_days, made.enforcement], [[{ key: "api_key" }, { key: "metadata.team" }], 30, "hard"]);
+
+  await page.getByRole("button", { name: "Add a condition" }).click();
+  const added = page.getByRole("group", { name: "Condition 2" });
+  await added.getByLabel("Property").selectOption("metadata");
+  await added.getByLabel(/name of the metadata field/).fill("team");
+  await added.getByLabel("Comparison").selectOption("is not");
+  await fill(added, "research");
+  await fill(added, "sales");
+  await save(page);
+  const excluded = { key: "metadata.team", value: ["research", "sales"], excludes: true };
+  assert.deepEqual(takeChanges(sent), [{ conditions: [...conditions, excluded] }]);
+  await page.getByRole("button", { name: "Remove condition 1" }).click();
+  await page.getByRole("group", { name: "Condition 1" }).getByRole("button", { name: "Remove sales" }).click();
+  await save(page);
+  assert.deepEqual(takeChanges(sent), [{ conditions: [{ ...excluded, value: "research" }] }]);
+  await page.getByRole("button", { name: "Delete", exact: true }).click();
+  await confirmDeletion(page);
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
 test("saves only the default guardrails again if nothing else was rejected", async () => {
   const { page, context } = await openSignedIn();
   const guardrail = { id: "0199aaaa-0000-7000-8000-000000000017", name: "for everybody", status: "active", workspace_id: null };
