@@ -4,7 +4,7 @@ import { test } from "node:test";
 
 import { callApi, expectCount, expectText, openPage, openSignedIn, sendChat, settle, streamText, until } from "./console-kit.mjs";
 
-const { KEY, WORKSPACE } = process.env;
+const { GATEWAY, KEY, WORKSPACE } = process.env;
 
 test("tests a provider and its integration with a short request", async () => {
   const { data } = await callApi("GET", "/v1/providers");
@@ -85,6 +85,31 @@ test("shows the ratings of a request, and its trace with any characters", async 
   await openPage(page, "analytics?metric=feedback");
   await expectText(page.locator("main"), /mean/);
   assert.deepEqual(faults, []);
+  await context.close();
+});
+
+test("sends a logged request again from the playground, with its tools and parameters", async () => {
+  const messages = [{ role: "user", content: [{ type: "text", text: "Replay me" }] }];
+  const tools = [{ type: "function", function: { name: "get_weather", parameters: { type: "object" } } }];
+  const sent = await fetch(`${GATEWAY}/v1/chat/completions`, {
+    method: "POST",
+    headers: { "content-type": "application/json", "x-gateway-api-key": KEY, "x-gateway-provider": "@mock-main" },
+    body: JSON.stringify({ model: "mock-again", messages, tools, top_p: 0.5, max_tokens: 40 }),
+  });
+  const id = sent.headers.get("x-gateway-request-id");
+  await until("the log", () => callApi("GET", `/v1/logs/${id}?workspace_slug=*`));
+  const { page, context, faults } = await openSignedIn(`logs/${id}`);
+  await page.getByRole("link", { name: "Replay" }).click();
+  await until("the messages", async () => (await page.getByLabel("Text of message 1").inputValue()).includes("Replay me"));
+  await page.waitForURL(/ws=.*m1=mock-again/);
+  const send = page.getByRole("button", { name: /^Send/ });
+  await until("the button", () => send.isEnabled());
+  const [again] = await Promise.all([page.waitForRequest(/chat\/completions/), send.click()]);
+  const { stream, stream_options: streamOptions, ...body } = again.postDataJSON();
+  assert.deepEqual([stream, streamOptions], [true, { include_usage: true }]);
+  assert.deepEqual(body, { model: "mock-again", messages, tools, top_p: 0.5, max_tokens: 40 });
+  await page.getByRole("region", { name: "first model" }).getByText(/ tokens/).waitFor();
+  assert.deepEqual(faults.filter((fault) => !fault.startsWith("401 ")), []);
   await context.close();
 });
 
