@@ -39,8 +39,22 @@ test("keeps what others changed in the same object, such as its limits", async (
   const theirs = { name: "b", limits: { amount: "10", period: "monthly", rates: [1, 2] }, options: { region: "us", zone: "1" } };
   assert.deepEqual(changedFields(base, mine), { limits: mine.limits, options: mine.options });
   const merged = { name: "b", limits: { amount: "20", period: "monthly", rates: [1, 2] }, options: { region: "us" } };
-  assert.deepEqual(mergeChanges(base, mine, theirs), merged);
-  assert.deepEqual(mergeChanges(base, base, theirs), theirs);
+  assert.deepEqual(mergeChanges(base, mine, theirs), { merged, overlaps: [] });
+  assert.deepEqual(mergeChanges(base, base, theirs), { merged: theirs, overlaps: [] });
+});
+
+test("merges JSON texts by their fields, and names what both changed", async () => {
+  const { mergeChanges } = await importSource("changes.ts");
+  const merge = (base, mine, theirs) => {
+    const { merged, overlaps } = mergeChanges(...[base, mine, theirs].map((config) => ({ config: typeof config === "string" ? config : JSON.stringify(config) })));
+    return [merged.config.startsWith("{\n") || merged.config.startsWith('{"') ? JSON.parse(merged.config) : merged.config, overlaps];
+  };
+  const base = { provider: "a", retry: { attempts: 1 }, targets: [1] };
+  assert.deepEqual(merge(base, { ...base, cache: { mode: "simple" } }, { provider: "a", retry: { attempts: 4 } }), [{ provider: "a", retry: { attempts: 4 }, cache: { mode: "simple" } }, []]);
+  assert.deepEqual(merge(base, { ...base, retry: { attempts: 2 }, targets: [1, 2] }, { ...base, retry: { attempts: 4 }, targets: [3] }), [{ ...base, retry: { attempts: 2 }, targets: [1, 2] }, ["config.retry.attempts", "config.targets"]]);
+  // Both made the same change, or one of the texts is no object.
+  assert.deepEqual(merge(base, { provider: "b" }, { provider: "b" }), [{ provider: "b" }, []]);
+  assert.deepEqual(merge(base, "{not JSON", "[]"), ["{not JSON", ["config"]]);
 });
 
 test("replays a chat with all its parts, and lists what other formats have beyond a chat", async () => {

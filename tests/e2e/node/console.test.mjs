@@ -58,14 +58,16 @@ test("does not overwrite what another tab saved, and sends only what changed", a
   const { page, context } = await openSignedIn(`configs/${CONFIG}`);
   const name = page.getByLabel("Name");
   await name.fill("renamed here");
-  await callApi("PUT", `/v1/configs/${CONFIG}`, { config: { provider: "mock", retry: { attempts: 4 } } });
+  await page.getByLabel("Config", { exact: true }).fill('{"provider": "mock", "request_timeout": 30000, "retry": {"attempts": 2}}');
+  await callApi("PUT", `/v1/configs/${CONFIG}`, { config: { provider: "mock", retry: { attempts: 4, on_status_codes: [429] } } });
   await page.getByRole("button", { name: "Save", exact: true }).click();
-  await page.getByText("Somebody else changed this meanwhile").waitFor();
+  const conflict = page.getByRole("dialog", { name: "Somebody else changed this meanwhile" });
+  await conflict.getByText("config.retry", { exact: true }).waitFor();
   await page.getByRole("button", { name: "Save my changed fields" }).click();
   await page.getByText("Saved", { exact: true }).waitFor();
   const saved = await callApi("GET", `/v1/configs/${CONFIG}`);
   assert.equal(saved.name, "renamed here");
-  assert.deepEqual(JSON.parse(saved.config).retry, { attempts: 4 });
+  assert.deepEqual(JSON.parse(saved.config), { provider: "mock", request_timeout: 30_000, retry: { attempts: 2 } });
   await context.close();
 });
 
