@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { callApi, expectCount, openPage, openSignedIn, openTab, replaceResponses, sendChat, settle, until } from "./console-kit.mjs";
+import { callApi, expectCount, openPage, openSignedIn, openTab, replaceResponses, sendChat, settle, streamText, until } from "./console-kit.mjs";
 
 const { GATEWAY, KEY, LOG, WORKSPACE } = process.env;
 const MAX_DOM_ROWS = 300;
@@ -99,6 +99,18 @@ test("saves a view of the analytics, and downloads its rows", async () => {
   assert.equal(download.suggestedFilename(), "penstock-api_key.csv");
   await page.getByRole("button", { name: "Delete the view" }).click();
   await expectCount(page.getByLabel("Saved views"), 0);
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
+test("says that words are searched in the list only", async () => {
+  const { page, context, faults } = await openSignedIn("logs?q=hello&live=1");
+  await page.getByText("All requests of the other filters").waitFor();
+  assert.ok(await page.getByRole("button", { name: "Live tail" }).isDisabled());
+  await page.getByLabel("Search words").fill("");
+  await page.getByLabel("Search words").press("Enter");
+  await page.getByRole("button", { name: "● Live" }).waitFor();
+  await expectCount(page.getByText("All requests of the other filters"), 0);
   assert.deepEqual(faults, []);
   await context.close();
 });
