@@ -237,6 +237,31 @@ test("changes rules of a workspace and what its roles may do, and only those", a
   await callApi("DELETE", `/v1/workspaces/${id}`, { name: "Ruled", force_delete: true });
 });
 
+test("excludes a workspace from the guardrails of the organisation, and no other", async () => {
+  const { id } = await callApi("POST", "/v1/workspaces", { name: "Unchecked" });
+  const { page, context, faults } = await openSignedIn("organisation?exclusions=1");
+  const sent = await recordBodies(page);
+  const dialog = page.getByRole("dialog", { name: "Workspaces without these guardrails" });
+  const choose = async (group, isExcluded) => {
+    await dialog.getByRole("group", { name: group }).getByLabel("Unchecked").setChecked(isExcluded);
+    await dialog.getByRole("button", { name: "Save", exact: true }).click();
+    await dialog.waitFor({ state: "detached" });
+    await page.getByRole("button", { name: "Workspaces without them" }).click();
+  };
+  await choose("Requests are not checked in", true);
+  await choose("Responses are not checked in", true);
+  await choose("Requests are not checked in", false);
+  const puts = sent.filter((one) => one.method === "PUT").map((one) => [one.url.split("/").at(-1), JSON.parse(one.body).workspaces]);
+  const entry = (excluded) => [{ workspace_id: id, excluded }];
+  assert.deepEqual(puts, [["input-guardrails", entry(true)], ["output-guardrails", entry(true)], ["input-guardrails", entry(false)]]);
+  assert.ok(sent.filter((one) => one.method === "PUT").every((one) => one.ifMatch));
+  const { workspaces } = await callApi("GET", "/v1/workspace-exclusions/output-guardrails");
+  assert.ok(workspaces.some((one) => one.workspace_id === id));
+  assert.deepEqual(faults, []);
+  await context.close();
+  await callApi("DELETE", `/v1/workspaces/${id}`, { name: "Unchecked", force_delete: true });
+});
+
 test("makes a policy for a key by its name, and changes only its conditions", async () => {
   const { page, context, faults } = await openSignedIn("limits?new=1");
   const sent = await recordBodies(page);
