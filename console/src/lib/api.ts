@@ -55,6 +55,16 @@ export function ifMatch(etag: string): { "if-match"?: string } {
   return etag ? { "if-match": etag } : {};
 }
 
+/**
+ * Changes an object of a list, unless somebody else changed it since the list was loaded. `isSame` compares the present
+ * object with the listed one.
+ */
+export async function changeListed<T>(read: Promise<Answer<T>>, isSame: (found: T) => boolean, change: (header: { "if-match"?: string }) => Promise<unknown>): Promise<void> {
+  const { data, etag } = await load(read);
+  if (!isSame(data)) throw new Error("somebody else changed it meanwhile; the list shows the new state");
+  await change(ifMatch(etag));
+}
+
 /** Returns a random id. `crypto.randomUUID` exists only on pages with TLS. */
 export function randomId(): string {
   return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
