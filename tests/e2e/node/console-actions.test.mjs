@@ -101,6 +101,24 @@ test("finds entries of the audit log by object and action", async () => {
   await context.close();
 });
 
+test("changes no role that somebody else changed meanwhile", async () => {
+  const user = await openAsUser("promoted@example.com", [{ id: WORKSPACE, role: "member" }]);
+  await user.context.close();
+  const { data } = await callApi("GET", `/v1/workspaces/${WORKSPACE}/users?page_size=1000`);
+  const { id } = data.find((one) => one.email === "promoted@example.com");
+  const { page, context, faults } = await openSignedIn(`workspaces/${WORKSPACE}?tab=members`);
+  const role = page.getByLabel("Role of promoted@example.com");
+  await role.waitFor();
+  await callApi("PUT", `/v1/workspaces/${WORKSPACE}/users/${id}`, { role: "admin" });
+  await role.selectOption("manager");
+  await page.getByText(/somebody else changed it meanwhile/).waitFor();
+  await until("the new role", async () => (await role.inputValue()) === "admin");
+  await role.selectOption("manager");
+  await page.getByText("Saved", { exact: true }).waitFor();
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
 test("rates a request, and names its key and metadata", async () => {
   const sent = await sendChat("mock-to-rate", KEY, { "x-gateway-metadata": JSON.stringify({ team: "search" }) });
   const id = sent.headers.get("x-gateway-request-id");
