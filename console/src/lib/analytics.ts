@@ -12,9 +12,11 @@ interface Graph {
   series: Series[];
 }
 
+type Point = { timestamp: string } & Record<string, unknown>;
+
 interface Answer {
   summary: Record<string, number>;
-  data_points: ({ timestamp: string } & Record<string, number | string>)[];
+  data_points: Point[];
 }
 
 export interface Metric {
@@ -24,24 +26,37 @@ export interface Metric {
 }
 
 interface Line {
-  field: string;
   label: string;
   color: string;
+  value: (point: Point) => number | null;
 }
 
-type GraphPath = "requests" | "cost" | "tokens" | "latency" | "errors" | "errors/rate" | "cache/hit-rate" | "users" | "feedbacks/weighted";
+interface Definition {
+  title: string;
+  path: GraphPath;
+  format: (value: number) => string;
+  lines: Line[] | ((points: Point[]) => Line[]);
+  summary: (found: Record<string, number>) => string;
+  /** True for lines; otherwise the values are stacked bars. */
+  isLine?: boolean;
+}
 
-function define(title: string, path: GraphPath, format: (value: number) => string, lines: Line[], summary: (found: Record<string, number>) => string, isBar = true): Metric {
+type GraphPath =
+  | ("requests" | "requests/rescued" | "cost" | "tokens" | "latency" | "errors" | "errors/rate" | "errors/stacks" | "cache/hit-rate" | "cache/latency" | "users")
+  | ("feedbacks/weighted" | "guardrails");
+
+function define({ title, path, format, lines, summary, isLine = false }: Definition): Metric {
   return {
     title,
     format,
     load: async (query, signal) => {
       const url = `/v1/analytics/graphs/${path}` as "/v1/analytics/graphs/requests";
       const found = (await get(api.GET(url, { params: { query: query as never }, signal }))) as unknown as Answer;
+      const shown = typeof lines === "function" ? lines(found.data_points) : lines;
       return {
         summary: summary(found.summary ?? {}),
         times: found.data_points.map((point) => Date.parse(point.timestamp) / 1000),
-        series: lines.map((line) => ({ label: line.label, color: line.color, isBar, values: found.data_points.map((point) => (path === "latency" ? latencyOf(point[line.field]) : Number(point[line.field] ?? 0))) })),
+        series: shown.map(({ label, color, value }) => ({ label, color, isBar: !isLine, values: found.data_points.map(value) })),
       };
     },
   };
@@ -52,23 +67,40 @@ export function latencyOf(value: unknown): number | null {
   return Number(value ?? 0) || null;
 }
 
-const total = (label: string, color = "accent"): Line[] => [{ field: "total", label, color }];
-const LATENCIES: Line[] = [
-  { field: "p50", label: "Median", color: "accent" },
-  { field: "p90", label: "p90", color: "warn" },
-  { field: "p99", label: "p99", color: "bad" },
-];
+const line = (field: string, label: string, color = "accent"): Line => ({ label, color, value: (point) => Number(point[field] ?? 0) });
+const latencyLine = (field: string, label: string, color = "accent"): Line => ({ label, color, value: (point) => latencyOf(point[field]) });
+const STATUS_COLORS = ["bad", "warn", "accent", "good", "muted"];
+const listOf = (value: unknown): Record<string, number>[] => (Array.isArray(value) ? (value as Record<string, number>[]) : []);
+const total = (counts: Record<string, number>[]): number => counts.reduce((sum, one) => sum + (one.count ?? 0), 0);
+
+/** Returns a line for each of the most common status codes of errors, and one for all others. */
+export function statusLines(points: Point[]): Line[] {
+  const counts = new Map<number, number>();
+  for (const { response_status_code: code = 0, count = 0 } of points.flatMap((point) => listOf(point.stats))) counts.set(code, (counts.get(code) ?? 0) + count);
+  const codes = [...counts].sort((one, other) => other[1] - one[1]).map(([code]) => code);
+  const shown = codes.slice(0, STATUS_COLORS.length);
+  const countOf = (point: Point, isCounted: (code: number) => boolean): number => total(listOf(point.stats).filter((one) => isCounted(one.response_status_code ?? 0)));
+  const lines = shown.map((code, index): Line => ({ label: String(code), color: STATUS_COLORS[index] ?? "muted", value: (point) => countOf(point, (one) => one === code) }));
+  return codes.length > shown.length ? [...lines, { label: "Others", color: "text", value: (point) => countOf(point, (one) => !shown.includes(one)) }] : lines;
+}
+
+const RESCUES: Line[] = [line("fallback", "Fallback", "warn"), { label: "Retry", color: "accent", value: (point) => total(listOf(point.retry)) }];
+const VERDICT_LINES = [line("denied", "Denied", "bad"), line("would_deny", "Would deny", "warn"), line("failed", "Failed", "accent"), line("skipped", "Skipped", "muted"), line("passed", "Passed", "good")];
 
 export const METRICS: Record<string, Metric> = {
-  requests: define("Requests", "requests", formatCompact, total("Requests"), (found) => formatNumber(found.total)),
-  cost: define("Cost", "cost", formatCents, total("Cost"), (found) => formatCost(found.total, found.unpriced, Infinity)),
-  tokens: define("Tokens", "tokens", formatCompact, total("Tokens"), (found) => formatCompact(found.total)),
-  latency: define("Latency", "latency", formatMs, LATENCIES, (found) => `median ${formatMs(found.p50)}`, false),
-  errors: define("Errors", "errors", formatCompact, total("Errors", "bad"), (found) => formatNumber(found.total)),
-  "errors-rate": define("Error rate", "errors/rate", formatPercent, [{ field: "rate", label: "Rate", color: "bad" }], (found) => formatPercent(found.rate), false),
-  cache: define("Cache hit rate", "cache/hit-rate", formatPercent, [{ field: "rate", label: "Rate", color: "accent" }], (found) => formatPercent(found.rate), false),
-  feedback: define("Feedback", "feedbacks/weighted", (value) => formatNumber(value, 1), [{ field: "avg", label: "Rating times weight, mean", color: "accent" }], (found) => `mean ${formatNumber(found.avg, 1)}`, false),
-  users: define("Users", "users", formatCompact, total("Users"), (found) => formatNumber(found.total)),
+  requests: define({ title: "Requests", path: "requests", format: formatCompact, lines: [line("total", "Requests")], summary: (found) => formatNumber(found.total) }),
+  cost: define({ title: "Cost", path: "cost", format: formatCents, lines: [line("total", "Cost")], summary: (found) => formatCost(found.total, found.unpriced, Infinity) }),
+  tokens: define({ title: "Tokens", path: "tokens", format: formatCompact, lines: [line("total", "Tokens")], summary: (found) => formatCompact(found.total) }),
+  latency: define({ title: "Latency", path: "latency", format: formatMs, lines: [latencyLine("p50", "Median"), latencyLine("p90", "p90", "warn"), latencyLine("p99", "p99", "bad")], summary: (found) => `median ${formatMs(found.p50)}`, isLine: true }),
+  errors: define({ title: "Errors", path: "errors", format: formatCompact, lines: [line("total", "Errors", "bad")], summary: (found) => formatNumber(found.total) }),
+  "errors-rate": define({ title: "Error rate", path: "errors/rate", format: formatPercent, lines: [line("rate", "Rate", "bad")], summary: (found) => formatPercent(found.rate), isLine: true }),
+  "status-codes": define({ title: "Status codes", path: "errors/stacks", format: formatCompact, lines: statusLines, summary: (found) => `${formatNumber(found.total_errors ?? found.total)} errors` }),
+  rescued: define({ title: "Rescued", path: "requests/rescued", format: formatCompact, lines: RESCUES, summary: (found) => `${formatNumber(found.retry)} by retry, ${formatNumber(found.fallback)} by fallback` }),
+  cache: define({ title: "Cache hit rate", path: "cache/hit-rate", format: formatPercent, lines: [line("rate", "Rate")], summary: (found) => formatPercent(found.rate), isLine: true }),
+  "cache-latency": define({ title: "Cache latency", path: "cache/latency", format: formatMs, lines: [latencyLine("avg", "Mean of hits")], summary: () => "", isLine: true }),
+  guardrails: define({ title: "Guardrails", path: "guardrails", format: formatCompact, lines: VERDICT_LINES, summary: (found) => `${formatNumber(found.denied)} of ${formatNumber(found.total)} denied` }),
+  feedback: define({ title: "Feedback", path: "feedbacks/weighted", format: (value) => formatNumber(value, 1), lines: [line("avg", "Rating times weight, mean")], summary: (found) => `mean ${formatNumber(found.avg, 1)}`, isLine: true }),
+  users: define({ title: "Users", path: "users", format: formatCompact, lines: [line("total", "Users")], summary: (found) => formatNumber(found.total) }),
 };
 
 /** Widths of the time buckets of a graph, by name, with their lengths in milliseconds. */

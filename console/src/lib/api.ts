@@ -4,17 +4,23 @@ import type { components, paths } from "../api/schema";
 import { activity } from "./activity.svelte";
 import { parseError } from "./errors";
 import { gatewayUrl } from "./paths";
-import { csrfHeaders, waitForSignIn } from "./session.svelte";
+import { csrfHeaders, hasSession, session, waitForSignIn } from "./session.svelte";
 
 export type Schema = components["schemas"];
 
-/** Sends a request with the session's token. After an expired session it waits for a sign-in and repeats the request. */
+/**
+ * Sends a request with the session's token. After an expired session it waits for a sign-in and repeats the request.
+ * A 401 within a session is about the request itself, such as a wrong password, and is returned.
+ */
 export async function send(request: Request): Promise<Response> {
   const copy = request.clone();
+  const token = session.self?.csrf_token;
   for (const [name, value] of Object.entries(csrfHeaders())) request.headers.set(name, value);
   const response = await activity.track(fetch(request));
   if (response.status !== 401) return response;
-  await waitForSignIn();
+  if (!(await hasSession())) await waitForSignIn();
+  // Another token means that the user has signed in again, perhaps in another tab, after the request was sent.
+  else if (session.self?.csrf_token === token) return response;
   return send(copy);
 }
 
@@ -47,6 +53,16 @@ export async function get<T>(answer: Promise<Answer<T>>): Promise<T> {
 /** Headers of a change that must not overwrite changes of others. */
 export function ifMatch(etag: string): { "if-match"?: string } {
   return etag ? { "if-match": etag } : {};
+}
+
+/**
+ * Changes an object of a list, unless somebody else changed it since the list was loaded. `isSame` compares the present
+ * object with the listed one.
+ */
+export async function changeListed<T>(read: Promise<Answer<T>>, isSame: (found: T) => boolean, change: (header: { "if-match"?: string }) => Promise<unknown>): Promise<void> {
+  const { data, etag } = await load(read);
+  if (!isSame(data)) throw new Error("somebody else changed it meanwhile; the list shows the new state");
+  await change(ifMatch(etag));
 }
 
 /** Returns a random id. `crypto.randomUUID` exists only on pages with TLS. */

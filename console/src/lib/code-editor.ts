@@ -7,7 +7,7 @@ import { json, jsonParseLinter } from "@codemirror/lang-json";
 import { bracketMatching, foldGutter, foldKeymap, HighlightStyle, indentUnit, syntaxHighlighting, syntaxTree } from "@codemirror/language";
 import { lintGutter, lintKeymap, linter, type Diagnostic } from "@codemirror/lint";
 import { highlightSelectionMatches, search, searchKeymap } from "@codemirror/search";
-import { Compartment, EditorState, type Extension } from "@codemirror/state";
+import { Annotation, Compartment, EditorState, type Extension } from "@codemirror/state";
 import { drawSelection, EditorView, highlightActiveLine, keymap, lineNumbers } from "@codemirror/view";
 import { tags } from "@lezer/highlight";
 import type { Problem } from "./errors";
@@ -29,6 +29,8 @@ export interface EditorOptions {
   onsubmit: () => void;
 }
 
+/** Marks a change of the text that the page made, which is no edit of the user. */
+const fromPage = Annotation.define<boolean>();
 const VALIDATION_DELAY_MS = 600;
 const MAX_VALIDATED_CHARS = 1_000_000;
 
@@ -211,14 +213,14 @@ export function openEditor(options: EditorOptions): { setText: (text: string) =>
         access.of(accessOf(options.isReadOnly)),
         EditorView.domEventHandlers({ beforeinput: replaceSelection }),
         EditorView.updateListener.of((update) => {
-          if (update.docChanged) options.onchange(update.state.doc.toString());
+          if (update.docChanged && !update.transactions.some((one) => one.annotation(fromPage))) options.onchange(update.state.doc.toString());
         }),
       ],
     }),
   });
   return {
     setText: (text) => {
-      if (text !== view.state.doc.toString()) view.dispatch({ changes: { from: 0, to: view.state.doc.length, insert: text } });
+      if (text !== view.state.doc.toString()) view.dispatch({ changes: { from: 0, to: view.state.doc.length, insert: text }, annotations: fromPage.of(true) });
     },
     setReadOnly: (isReadOnly) => view.dispatch({ effects: access.reconfigure(accessOf(isReadOnly)) }),
     close: () => view.destroy(),

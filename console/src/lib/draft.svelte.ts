@@ -1,6 +1,6 @@
 // Edits of one object. Saves only the fields that changed, and never overwrites changes of others.
 import type { Loaded } from "./api";
-import { changedFields, mergeChanges } from "./changes";
+import { changedFields, mergeChanges, type Merge } from "./changes";
 import { dialogs } from "./dialogs.svelte";
 import { ApiError } from "./errors";
 import { guardUnsaved } from "./router.svelte";
@@ -111,13 +111,18 @@ export class Draft<T extends object, D = unknown> {
     }
   }
 
+  /** Returns the state that others saved with this user's changes; `null` without a conflict. */
+  merge(): Merge<T> | null {
+    if (!this.theirs || !this.value || !this.#base) return null;
+    return mergeChanges(this.#base, $state.snapshot(this.value) as T, this.theirs.data);
+  }
+
   /** Applies this user's changes to the state that others saved, and saves the result. */
   async keepMine(): Promise<boolean> {
-    const theirs = this.theirs;
-    if (!theirs || !this.value || !this.#base) return false;
-    const merged = mergeChanges(this.#base, $state.snapshot(this.value) as T, theirs.data);
+    const [theirs, merge] = [this.theirs, this.merge()];
+    if (!theirs || !merge) return false;
     this.#accept(theirs);
-    this.value = structuredClone(merged);
+    this.value = structuredClone(merge.merged);
     return this.isDirty ? this.save() : true;
   }
 

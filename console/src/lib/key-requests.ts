@@ -18,7 +18,7 @@ export async function sendWithKey(path: string, init: RequestInit = {}): Promise
     const error = parseError(response.status, await response.json().catch(() => null), response.headers.get("x-gateway-request-id") ?? "");
     const delay = NEW_KEY_DELAYS_MS[attempt];
     const isKeyUnknown = error.status === 401 && UNKNOWN_KEY_CODES.includes(error.code);
-    if (!isKeyUnknown || !playgroundKey.workspace || delay === undefined) throw error;
+    if (!isKeyUnknown || !playgroundKey.isMade || delay === undefined) throw error;
     await new Promise((resolve) => setTimeout(resolve, delay));
   }
 }

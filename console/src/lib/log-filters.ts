@@ -20,6 +20,7 @@ export const FILTERS: FilterField[] = [
   { name: "cache_status", label: "Cache", placeholder: "hit, miss, disabled" },
   { name: "outcome", label: "Outcome", placeholder: "refused, failed, aborted" },
   { name: "rescued", label: "Rescued by", placeholder: "retry, fallback" },
+  { name: "guardrails", label: "Guardrail", placeholder: "slug" },
   { name: "metadata", label: "Metadata", placeholder: '{"team": "search"}' },
   { name: "cost_min", label: "Cost from", placeholder: "cents" },
   { name: "weighted_feedback_min", label: "Rating from", placeholder: "-10 to 10" },

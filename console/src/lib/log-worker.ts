@@ -1,6 +1,7 @@
 // Worker that parses one log. Bodies may have megabytes, and parsing them would block the page. Large bodies stay in
 // the worker. The page gets their length and requests parts of their text.
 import { chatMessages, PART_CHARS, responseText } from "./log-detail";
+import { isReplayable } from "./replay";
 import type { Schema } from "./api";
 
 export const BODY_NAMES = ["request", "transformedRequest", "response", "originalResponse"] as const;
@@ -17,6 +18,8 @@ export interface OpenedLog {
   log: Schema["Log"];
   messages: { role: string; text: string }[];
   answer: string;
+  /** True if the playground can send the request again. */
+  isReplayable: boolean;
 }
 
 export type WorkerRequest = { id: number; open: ArrayBuffer } | { id: number; part: BodyName; from: number; to: number };
@@ -34,6 +37,7 @@ function open(buffer: ArrayBuffer): OpenedLog {
     .slice(-MAX_MESSAGES)
     .map((one) => ({ role: one.role.slice(0, 40), text: one.text.slice(0, MAX_MESSAGE_CHARS) }));
   const answer = responseText(log.response.body).slice(0, MAX_ANSWER_CHARS);
+  const canReplay = isReplayable(log.request.body, String((log.details as Record<string, unknown>).operation ?? ""));
   for (const name of BODY_NAMES) {
     const holder = log[name] as { body?: unknown };
     const body = holder.body;
@@ -42,7 +46,7 @@ function open(buffer: ArrayBuffer): OpenedLog {
     texts.set(name, text);
     holder.body = { largeBody: name, length: text.length, start: text.slice(0, PART_CHARS) } satisfies LargeBody;
   }
-  return { log, messages, answer };
+  return { log, messages, answer, isReplayable: canReplay };
 }
 
 // Runs in the worker only. Pages import just the types of this file.

@@ -1,5 +1,6 @@
 // Settings of the organisation as a form shows them, and what of them a request changes.
 import { api, get, ifMatch, load, type Loaded, type Schema } from "./api";
+import { changedEntries } from "./changes";
 
 const SECONDS_OF_HOUR = 3600;
 const SECONDS_OF_DAY = 86_400;
@@ -38,6 +39,8 @@ const SUBJECTS: Record<string, { title: string; section: string }> = {
   McpServers: { title: "MCP servers", section: "mcp" },
   WsMcpIntegrations: { title: "MCP integrations", section: "mcp" },
 };
+/** Section for requests that choose a provider, address or config themselves. */
+export const INLINE_CONFIGS = "data_plane_security_settings";
 export const SECTIONS: Record<string, string> = {
   logs: "Logs",
   api_keys: "API keys",
@@ -49,7 +52,7 @@ export const SECTIONS: Record<string, string> = {
   workspaces: "Workspaces",
   integrations: "Integrations",
   mcp: "MCP",
-  data_plane_security_settings: "Inline configs",
+  [INLINE_CONFIGS]: "Inline configs",
 };
 /** Kinds of flags: the beginning of their names, and the column that shows them. */
 export const FLAG_KINDS: Record<string, string> = {
@@ -65,16 +68,18 @@ const FLAG = new RegExp(`^(${Object.keys(FLAG_KINDS).join("|")})([A-Z].*)$`);
 
 export interface FlagRow {
   title: string;
+  /** Section of the flags; empty if the console does not know it. */
+  section: string;
   /** Name of the flag in each column; some have none. */
   names: Record<string, string>;
 }
 
 /** Returns the flags as rows: one for each subject. */
 export function flagRows(flags: Record<string, boolean>): FlagRow[] {
-  const found = new Map(Object.keys(SUBJECTS).map((subject) => [subject, { title: SUBJECTS[subject]?.title ?? subject, names: {} } as FlagRow]));
+  const found = new Map(Object.keys(SUBJECTS).map((subject) => [subject, { section: "", title: subject, ...SUBJECTS[subject], names: {} } as FlagRow]));
   for (const name of Object.keys(flags)) {
     const [, kind = "", subject = name] = FLAG.exec(name) ?? [];
-    const row = found.get(subject) ?? { title: subject, names: {} };
+    const row = found.get(subject) ?? { title: subject, section: "", names: {} };
     row.names[FLAG_KINDS[kind] ?? FLAG_COLUMNS[0] ?? ""] = name;
     found.set(subject, row);
   }
@@ -110,11 +115,6 @@ function toFields(settings: Schema["OrganisationSettingsDetail"], defaults: Sche
 export async function loadOrganisation(): Promise<Loaded<OrganisationFields>> {
   const [settings, defaults] = await Promise.all([load(api.GET("/v1/admin/organisation/settings")), get(api.GET("/v1/admin/organisation/defaults"))]);
   return { data: toFields(settings.data, defaults), etag: settings.etag };
-}
-
-/** Returns the entries of an object that differ from those before. */
-function changedEntries<T>(before: Record<string, T>, after: Record<string, T>): Record<string, T> {
-  return Object.fromEntries(Object.entries(after).filter(([name, value]) => value !== before[name]));
 }
 
 type SentSettings = Schema["UpdateOrganisationSettings"];

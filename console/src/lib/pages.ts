@@ -55,7 +55,7 @@ export const PAGE_GROUPS: PageGroup[] = [
       { name: "keys", title: "API keys", key: "k", scopes: ["workspace_service_api_keys.list", "workspace_user_api_keys.list", "organisation_service_api_keys.list"], load: () => import("../pages/Keys.svelte") },
       { name: "limits", title: "Limits and budgets", key: "b", scopes: ["policies.list"], load: () => import("../pages/Limits.svelte") },
       { name: "users", title: "Users", key: "u", scopes: ["organisation_users.list"], isAdmin: true, parts: [{ path: "users/invites", title: "Users: invitations", scopes: ["organisation_users.list"] }], load: () => import("../pages/Users.svelte") },
-      { name: "workspaces", title: "Workspaces", key: "w", scopes: ["workspaces.list"], isAdmin: true, load: () => import("../pages/Workspaces.svelte") },
+      { name: "workspaces", title: "Workspaces", key: "w", scopes: ["workspaces.create", "workspaces.update", "workspace_users.update"], load: () => import("../pages/Workspaces.svelte") },
       { name: "organisation", title: "Organisation", key: "n", scopes: ["organisation_settings.read"], isAdmin: true, load: () => import("../pages/Organisation.svelte") },
     ],
   },

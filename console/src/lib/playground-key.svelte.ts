@@ -2,6 +2,7 @@
 // console makes ends after an hour.
 import { api, get, randomId } from "./api";
 import { session } from "./session.svelte";
+import { workspaceSlug } from "./workspace";
 
 const LIFETIME_MS = 3_600_000;
 /** A key is not used in its last minute, so that a request does not outlast it. */
@@ -9,15 +10,24 @@ const MARGIN_MS = 60_000;
 
 class PlaygroundKey {
   text = $state("");
-  /** Workspace of a key that the console created; empty for a key that the user entered. */
-  workspace = $state("");
-  /** Time at which a made key ends; a key that was entered may end at any time. */
-  #endsAt = $state(Infinity);
+  /** True if the console made the key, which works once the workers have the next snapshot. */
+  isMade = $state(false);
+  /** Slug of the workspace that the key was made or entered for. */
+  #workspace = $state("");
+  /** True if a made key ends soon or has ended; a key that was entered may end at any time. */
+  #isEnded = $state(false);
+  #timer = 0;
 
-  set(text: string): void {
-    this.text = text.trim();
-    this.workspace = "";
-    this.#endsAt = Infinity;
+  /** Takes a key that the user enters for a workspace. */
+  set(text: string, workspace: string): void {
+    this.#take(text.trim(), workspace, false);
+  }
+
+  #take(text: string, workspace: string, isMade: boolean): void {
+    [this.text, this.isMade, this.#isEnded] = [text, isMade, false];
+    this.#workspace = workspaceSlug(workspace);
+    clearTimeout(this.#timer);
+    if (isMade) this.#timer = window.setTimeout(() => (this.#isEnded = true), LIFETIME_MS - MARGIN_MS);
   }
 
   /** Returns true if the user may make a key of the workspace. */
@@ -25,9 +35,14 @@ class PlaygroundKey {
     return session.canIn(workspace, "workspace_service_api_keys.create") || session.canIn(workspace, "workspace_user_api_keys.create");
   }
 
-  /** Returns true if there is a key that has not ended, and is not known to belong to another workspace. */
+  /** Returns true if there is a key of the workspace that has not ended. */
   isFor(workspace: string): boolean {
-    return this.text !== "" && Date.now() < this.#endsAt - MARGIN_MS && (this.workspace === workspace || this.workspace === "");
+    return this.text !== "" && !this.#isEnded && this.#workspace === workspaceSlug(workspace);
+  }
+
+  /** Returns true if there is a key that was made or entered for another workspace. */
+  isForOther(workspace: string): boolean {
+    return this.text !== "" && this.#workspace !== workspaceSlug(workspace);
   }
 
   /** Returns true if a request can be sent, with this key or with one that the user may make. */
@@ -42,7 +57,6 @@ class PlaygroundKey {
 
   /** Makes a key of the workspace that ends after an hour. */
   async make(workspace: string): Promise<void> {
-    const endsAt = Date.now() + LIFETIME_MS;
     const isForUser = !session.canIn(workspace, "workspace_service_api_keys.create");
     const created = await get(
       api.POST("/v1/api-keys/{kind}/{sub_kind}", {
@@ -53,14 +67,12 @@ class PlaygroundKey {
           workspace_id: workspace,
           // Includes the scope for ratings of requests, if the user may grant it.
           scopes: ["completions.write", "prompts.render", ...(session.canGrant(workspace, "logs.write") ? ["logs.write"] : [])],
-          expires_at: new Date(endsAt).toISOString(),
+          expires_at: new Date(Date.now() + LIFETIME_MS).toISOString(),
           ...(isForUser && session.self?.user ? { user_id: session.self.user.id } : {}),
         },
       }),
     );
-    this.text = created.key;
-    this.workspace = workspace;
-    this.#endsAt = endsAt;
+    this.#take(created.key, workspace, true);
   }
 }
 

@@ -10,6 +10,7 @@ export const KEYS: Record<string, string> = {
   "metadata._user": "user",
   model: "model",
   provider: "provider",
+  virtual_key: "saved provider",
   config: "config",
   prompt: "prompt",
   workspace_id: "workspace",

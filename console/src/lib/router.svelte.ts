@@ -4,7 +4,7 @@ import { consoleUrl, pageUrl } from "./paths";
 
 type Query = Record<string, string | null | undefined>;
 /** Parameters of a list without its page and open row, which another workspace or range of time does not have. */
-export const FIRST_PAGE = { page: null, entry: null };
+export const FIRST_PAGE = { page: null, entry: null, at: null };
 
 /** Decodes a segment of a path. A segment with an invalid encoding stays as it is. */
 function decodeSegment(segment: string): string {

@@ -31,10 +31,20 @@ class Session {
     return scopes.some((scope) => self.scopes.includes(scope) || self.workspaces.some((one) => one.scopes.includes(scope)));
   }
 
+  #find(workspace: string): Self["workspaces"][number] | undefined {
+    return this.self?.workspaces.find((one) => one.slug === workspace || one.id === workspace);
+  }
+
   /** Returns true if the user has this scope in a workspace; an empty workspace stands for any. */
   canIn(workspace: string, scope: string): boolean {
-    const found = this.self?.workspaces.find((one) => one.slug === workspace || one.id === workspace);
+    const found = this.#find(workspace);
     return found ? found.scopes.includes(scope) : this.can(scope);
+  }
+
+  /** Returns the role in a workspace, by its slug or id. Admins of the organisation count as admins; empty for none. */
+  roleIn(workspace: string): string {
+    if (this.isOrganisationAdmin) return "admin";
+    return this.#find(workspace)?.role ?? "";
   }
 
   /** Returns true if the user may make API keys of a workspace with this scope. */
@@ -98,6 +108,16 @@ function acceptSelf(found: Self): boolean {
   }
   session.self = found;
   return true;
+}
+
+/** Returns true if the session has not ended. */
+export async function hasSession(): Promise<boolean> {
+  if (session.isExpired) return false;
+  const found = await fetchSelf();
+  const isOther = found !== null && found.csrf_token !== session.self?.csrf_token;
+  // For another user the page is loaded again, so requests of the first user wait forever.
+  if (isOther && !acceptSelf(found)) await new Promise(() => undefined);
+  return found !== null;
 }
 
 /** Reads who is signed in. */

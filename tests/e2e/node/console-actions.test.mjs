@@ -3,11 +3,10 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { callApi, expectCount, expectText, openPage, openSignedIn, openTab, recordBodies, sendChat, settle, until } from "./console-kit.mjs";
+import { callApi, expectCount, expectText, openAsUser, openPage, openSignedIn, openTab, PASSWORD, recordBodies, sendChat, settle, until } from "./console-kit.mjs";
 
 const { CONFIG, GATEWAY, KEY, WORKSPACE } = process.env;
 const HOUR_MS = 3_600_000;
-const PASSWORD = "correct horse battery staple";
 
 /** Returns the bodies of the requests that changed something, and forgets them. */
 function takeChanges(sent) {
@@ -43,7 +42,7 @@ test("changes scopes and default config of a key, and rotates it with a chosen o
   await callApi("DELETE", `/v1/api-keys/${made.id}`);
 });
 
-test("limits a workspace, checks its requests by default, and resets its usage", async () => {
+test("limits a workspace, checks its requests by default, resets its usage, and deletes it with its contents", async () => {
   const { id } = await callApi("POST", "/v1/workspaces", { name: "Limited" });
   const checks = [{ id: "default.wordCount", parameters: { maxWords: 500 } }];
   const guardrail = await callApi("POST", "/v1/guardrails", { name: "Of the limited", checks, workspace_id: id });
@@ -67,9 +66,17 @@ test("limits a workspace, checks its requests by default, and resets its usage",
   await page.getByRole("dialog", { name: "Reset the usage" }).getByRole("button", { name: "Reset" }).click();
   await page.getByText("The usage starts at zero").waitFor();
   assert.ok((await callApi("GET", `/v1/workspaces/${id}`)).last_reset_at);
+
+  // The workspace is not empty: the confirmed deletion includes its guardrail.
+  await page.getByRole("button", { name: "Delete", exact: true }).click();
+  const question = page.getByRole("dialog", { name: "Delete the workspace" });
+  await question.getByLabel(/^Type/).fill("Limited");
+  await question.getByRole("button", { name: "Delete" }).click();
+  await page.getByText("Deleted", { exact: true }).waitFor();
+  await expectCount(page.getByRole("link", { name: "Limited" }), 0);
+  assert.deepEqual((await callApi("GET", "/v1/admin/workspaces?page_size=1000")).data.filter((one) => one.id === id), []);
   assert.deepEqual(faults, []);
   await context.close();
-  await callApi("DELETE", `/v1/workspaces/${id}`, { name: "Limited", force_delete: true });
 });
 
 test("finds entries of the audit log by object and action", async () => {
@@ -87,9 +94,31 @@ test("finds entries of the audit log by object and action", async () => {
   await page.getByRole("dialog", { name: "configs delete" }).waitFor();
   await page.reload();
   await page.getByRole("dialog", { name: "configs delete" }).waitFor();
+  // A link to an entry opens it, although the list has only other entries.
+  const { searchParams: shared } = new URL(page.url());
+  await openPage(page, `audit?action=create&${new URLSearchParams({ entry: shared.get("entry"), at: shared.get("at") })}`);
+  await page.getByRole("dialog", { name: "configs delete" }).waitFor();
   await page.keyboard.press("Escape");
   await page.getByRole("button", { name: "Clear filters" }).click();
   await page.waitForURL((url) => !url.search.includes("action"));
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
+test("changes no role that somebody else changed meanwhile", async () => {
+  const user = await openAsUser("promoted@example.com", [{ id: WORKSPACE, role: "member" }]);
+  await user.context.close();
+  const { data } = await callApi("GET", `/v1/workspaces/${WORKSPACE}/users?page_size=1000`);
+  const { id } = data.find((one) => one.email === "promoted@example.com");
+  const { page, context, faults } = await openSignedIn(`workspaces/${WORKSPACE}?tab=members`);
+  const role = page.getByLabel("Role of promoted@example.com");
+  await role.waitFor();
+  await callApi("PUT", `/v1/workspaces/${WORKSPACE}/users/${id}`, { role: "admin" });
+  await role.selectOption("manager");
+  await page.getByText(/somebody else changed it meanwhile/).waitFor();
+  await until("the new role", async () => (await role.inputValue()) === "admin");
+  await role.selectOption("manager");
+  await page.getByText("Saved", { exact: true }).waitFor();
   assert.deepEqual(faults, []);
   await context.close();
 });
@@ -197,5 +226,22 @@ test("leads from an accepted invitation to the console", async () => {
   await page.goto(`${GATEWAY}/console/audit`);
   await page.getByText("Only admins of the organisation see it.").waitFor();
   await expectCount(page.getByRole("link", { name: "Audit log" }), 0);
+  await context.close();
+});
+
+test("says at the field that the current password is wrong, without asking for a sign-in", async () => {
+  const { page, context, faults } = await openAsUser("forgetful@example.com", [{ id: WORKSPACE, role: "member" }], "system");
+  await page.getByLabel("New password").fill(`${PASSWORD} 2`);
+  const change = async (password) => {
+    await page.getByLabel(/^Current password/).fill(password);
+    await page.getByRole("button", { name: "Change the password" }).click();
+  };
+  await change("not the password");
+  await page.locator("label", { hasText: "the current password is wrong" }).waitFor();
+  await expectCount(page.getByRole("dialog"), 0);
+  await change(PASSWORD);
+  await page.getByText("Password changed").waitFor();
+  await expectCount(page.getByText("the current password is wrong"), 0);
+  assert.match(faults.join(), /^401 [^,]*password$/);
   await context.close();
 });

@@ -11,6 +11,8 @@ const WAIT_MS = 60_000;
 const POLL_MS = 50;
 /** Time without a request of the page after which it has shown everything. */
 const QUIET_MS = 120;
+/** Password of the users that tests create. */
+export const PASSWORD = "correct horse battery staple";
 
 let browser;
 let session;
@@ -20,13 +22,14 @@ before(async () => {
 });
 after(() => browser.close());
 
+/** Sends JSON to a route that needs no key. */
+function postOpenly(path, body) {
+  return fetch(GATEWAY + path, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) });
+}
+
 /** Signs in through the API and returns the cookie. */
-async function createSession() {
-  const response = await fetch(`${GATEWAY}/v1/auth/sessions`, {
-    method: "POST",
-    headers: { "content-type": "application/json" },
-    body: JSON.stringify({ api_key: ADMIN_KEY }),
-  });
+async function createSession(credentials = { api_key: ADMIN_KEY }) {
+  const response = await postOpenly("/v1/auth/sessions", credentials);
   assert.equal(response.status, 200);
   const [name, value] = response.headers.get("set-cookie").split(";")[0].split("=");
   return { name, value, url: GATEWAY, httpOnly: true, sameSite: "Strict" };
@@ -86,6 +89,19 @@ export async function openSignedIn(path = "", address = `${GATEWAY}/console/`, o
   return tab;
 }
 
+/** Creates a user who is a member of the organisation, and opens a tab in which this user is signed in. */
+export async function openAsUser(email, workspaces, path = "") {
+  const { invite_link: link } = await callApi("POST", "/v1/admin/users/invites", { email, role: "member", first_name: "Uma", last_name: "User", workspaces });
+  const accepted = await postOpenly("/v1/auth/invites", { token: new URL(link).searchParams.get("token"), password: PASSWORD });
+  assert.equal(accepted.status, 200, await accepted.text());
+  const cookie = await createSession({ email, password: PASSWORD });
+  const tab = await openTab("about:blank");
+  await tab.context.addCookies([cookie]);
+  await tab.page.goto(`${GATEWAY}/console/${path}`);
+  await tab.page.waitForSelector("nav");
+  return tab;
+}
+
 /** Waits until the page has shown the responses to all its requests. */
 export async function settle(page) {
   await page.waitForSelector("main h1");
@@ -135,6 +151,13 @@ export async function refreshUntil(page, locator) {
     await settle(page);
     return false;
   });
+}
+
+/** Returns the text of a stream, such as that of a download. */
+export async function streamText(stream) {
+  const parts = [];
+  for await (const part of stream) parts.push(part);
+  return Buffer.concat(parts).toString();
 }
 
 export async function callApi(method, path, body, headers = {}) {

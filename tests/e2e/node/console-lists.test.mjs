@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { callApi, expectCount, openPage, openSignedIn, openTab, replaceResponses, sendChat, settle, until } from "./console-kit.mjs";
+import { callApi, expectCount, openPage, openSignedIn, openTab, replaceResponses, sendChat, settle, streamText, until } from "./console-kit.mjs";
 
 const { GATEWAY, KEY, LOG, WORKSPACE } = process.env;
 const MAX_DOM_ROWS = 300;
@@ -99,6 +99,41 @@ test("saves a view of the analytics, and downloads its rows", async () => {
   assert.equal(download.suggestedFilename(), "penstock-api_key.csv");
   await page.getByRole("button", { name: "Delete the view" }).click();
   await expectCount(page.getByLabel("Saved views"), 0);
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
+test("loads all groups of analytics, and links them to their logs", async () => {
+  const TOTAL = 450;
+  const { page, context, faults } = await openSignedIn();
+  await page.route(/\/v1\/analytics\/groups\/users\?/, (route) => {
+    const query = new URL(route.request().url()).searchParams;
+    const [size, number] = [Number(query.get("page_size")), Number(query.get("current_page"))];
+    const data = Array.from({ length: Math.max(0, Math.min(size, TOTAL - size * number)) }, (_, index) => ({ user: `user ${size * number + index}`, requests: 1, cost: 0 }));
+    return route.fulfill({ json: { object: "list", total: TOTAL, data } });
+  });
+  await openPage(page, "analytics?group=users&ai_model=mock&range=7d");
+  await page.getByText("200 of 450 loaded").waitFor();
+  const [download] = await Promise.all([page.waitForEvent("download"), page.getByRole("button", { name: "Download CSV" }).click()]);
+  const lines = (await streamText(await download.createReadStream())).split("\r\n");
+  assert.equal(lines.length, TOTAL + 1);
+  const target = new URL(await page.getByRole("link", { name: "user 0", exact: true }).getAttribute("href"), GATEWAY);
+  assert.deepEqual(Object.fromEntries(target.searchParams), { range: "7d", ai_model: "mock", metadata: '{"_user":"user 0"}' });
+  await page.getByRole("button", { name: "Show more" }).click();
+  await page.getByText("400 of 450 loaded").waitFor();
+  for (const metric of ["status-codes", "rescued", "guardrails", "cache-latency"]) await openPage(page, `analytics?metric=${metric}`);
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
+test("says that words are searched in the list only", async () => {
+  const { page, context, faults } = await openSignedIn("logs?q=hello&live=1");
+  await page.getByText("All requests of the other filters").waitFor();
+  assert.ok(await page.getByRole("button", { name: "Live tail" }).isDisabled());
+  await page.getByLabel("Search words").fill("");
+  await page.getByLabel("Search words").press("Enter");
+  await page.getByRole("button", { name: "● Live" }).waitFor();
+  await expectCount(page.getByText("All requests of the other filters"), 0);
   assert.deepEqual(faults, []);
   await context.close();
 });

@@ -3,9 +3,9 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { callApi, expectCount, expectText, openPage, openSignedIn, recordBodies, settle } from "./console-kit.mjs";
+import { callApi, expectCount, expectText, openPage, openSignedIn, recordBodies, settle, until } from "./console-kit.mjs";
 
-const { FAILED_LOG, PROVIDER, SECRET, WORKSPACE } = process.env;
+const { FAILED_LOG, KEY_ID, PROVIDER, SECRET, WORKSPACE } = process.env;
 
 /** Returns the bodies of the requests that changed something, and forgets them. */
 function takeChanges(sent) {
@@ -209,6 +209,104 @@ test("changes settings of the organisation, and only those", async () => {
   const after = await callApi("GET", "/v1/admin/organisation/settings");
   assert.deepEqual({ ...after, ...body, security_settings: null }, { ...before, ...body, security_settings: null });
   await callApi("PUT", "/v1/admin/organisation/settings", { session_settings: null, security_settings: { managersWriteMcpServers: null } });
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
+test("changes rules of a workspace and what its roles may do, and only those", async () => {
+  const { id } = await callApi("POST", "/v1/workspaces", { name: "Ruled" });
+  await callApi("PUT", "/v1/admin/organisation/settings", { security_settings_overrides: { mcp: false } });
+  const { page, context, faults } = await openSignedIn(`workspaces/${id}?tab=rules`);
+  const sent = await recordBodies(page);
+  await until("the choice of the organisation", () => page.getByRole("checkbox", { name: "Managers change: MCP servers" }).isDisabled());
+  await page.getByLabel(/^At most, for each user/).fill("3");
+  await page.getByLabel(/^Expire after/).fill("30");
+  await page.getByLabel(/^Providers, addresses and configs/).selectOption("on");
+  await page.getByLabel("Logs contain requests").uncheck();
+  await page.getByRole("checkbox", { name: "Members change: Configs" }).check();
+  await save(page);
+  const settings = { block_inline_config: true, debug_log: 0, user_api_key_count: 3, user_api_key_ttl: 30 * 86_400 };
+  assert.deepEqual(takeChanges(sent), [{ settings, security_settings: { membersWriteConfigs: true } }]);
+  await page.getByLabel(/^At most, for each user/).fill("");
+  await page.getByLabel("Logs contain requests").check();
+  await save(page);
+  assert.deepEqual(takeChanges(sent), [{ settings: { user_api_key_count: null, debug_log: null } }]);
+  assert.deepEqual(faults, []);
+  await context.close();
+  await callApi("PUT", "/v1/admin/organisation/settings", { security_settings_overrides: { mcp: null } });
+  await callApi("DELETE", `/v1/workspaces/${id}`, { name: "Ruled", force_delete: true });
+});
+
+test("excludes a workspace from the guardrails of the organisation, and no other", async () => {
+  const { id } = await callApi("POST", "/v1/workspaces", { name: "Unchecked" });
+  const { page, context, faults } = await openSignedIn("organisation?exclusions=1");
+  const sent = await recordBodies(page);
+  const dialog = page.getByRole("dialog", { name: "Workspaces without these guardrails" });
+  const choose = async (group, isExcluded) => {
+    await dialog.getByRole("group", { name: group }).getByLabel("Unchecked").setChecked(isExcluded);
+    await dialog.getByRole("button", { name: "Save", exact: true }).click();
+    await dialog.waitFor({ state: "detached" });
+    await page.getByRole("button", { name: "Workspaces without them" }).click();
+  };
+  await choose("Requests are not checked in", true);
+  await choose("Responses are not checked in", true);
+  await choose("Requests are not checked in", false);
+  const puts = sent.filter((one) => one.method === "PUT").map((one) => [one.url.split("/").at(-1), JSON.parse(one.body).workspaces]);
+  const entry = (excluded) => [{ workspace_id: id, excluded }];
+  assert.deepEqual(puts, [["input-guardrails", entry(true)], ["output-guardrails", entry(true)], ["input-guardrails", entry(false)]]);
+  assert.ok(sent.filter((one) => one.method === "PUT").every((one) => one.ifMatch));
+  const { workspaces } = await callApi("GET", "/v1/workspace-exclusions/output-guardrails");
+  assert.ok(workspaces.some((one) => one.workspace_id === id));
+  assert.deepEqual(faults, []);
+  await context.close();
+  await callApi("DELETE", `/v1/workspaces/${id}`, { name: "Unchecked", force_delete: true });
+});
+
+test("makes a policy for a key by its name, and changes only its conditions", async () => {
+  const { page, context, faults } = await openSignedIn("limits?new=1");
+  const sent = await recordBodies(page);
+  const dialog = page.getByRole("dialog");
+  const fill = async (condition, value) => {
+    await condition.getByLabel("Value").fill(value);
+    await condition.getByLabel("Value").press("Enter");
+  };
+  await dialog.getByLabel("Name", { exact: true }).fill("of one key");
+  await dialog.getByLabel("At most").fill("12");
+  await dialog.getByLabel("Starts again").selectOption("days");
+  await dialog.getByLabel("Requests in progress").selectOption("hard");
+  const first = dialog.getByRole("group", { name: "Condition 1" });
+  await first.getByLabel("Property").selectOption("api_key");
+  await settle(page);
+  await fill(first, "key of a test");
+  await first.getByText("key of a test").waitFor();
+  const second = dialog.getByRole("group", { name: "Group 2" });
+  await dialog.getByRole("button", { name: "Add a property" }).click();
+  await second.getByLabel("Property", { exact: true }).selectOption("metadata");
+  assert.ok(await dialog.getByRole("button", { name: "Create" }).isDisabled());
+  await second.getByLabel(/name of the metadata field/).fill("team");
+  await dialog.getByRole("button", { name: "Create" }).click();
+  await page.getByRole("link", { name: "of one key" }).click();
+  const [made] = takeChanges(sent);
+  const conditions = [{ key: "api_key", value: KEY_ID }];
+  assert.deepEqual(made.conditions, conditions);
+  assert.deepEqual([made.group_by, made.periodic_reset_days, made.enforcement], [[{ key: "api_key" }, { key: "metadata.team" }], 30, "hard"]);
+
+  await page.getByRole("button", { name: "Add a condition" }).click();
+  const added = page.getByRole("group", { name: "Condition 2" });
+  await added.getByLabel("Property").selectOption("metadata");
+  await added.getByLabel(/name of the metadata field/).fill("team");
+  await added.getByLabel("Comparison").selectOption("is not");
+  await fill(added, "research");
+  await fill(added, "sales");
+  await save(page);
+  const excluded = { key: "metadata.team", value: ["research", "sales"], excludes: true };
+  assert.deepEqual(takeChanges(sent), [{ conditions: [...conditions, excluded] }]);
+  await page.getByRole("button", { name: "Remove condition 1" }).click();
+  await page.getByRole("group", { name: "Condition 1" }).getByRole("button", { name: "Remove sales" }).click();
+  await save(page);
+  assert.deepEqual(takeChanges(sent), [{ conditions: [{ ...excluded, value: "research" }] }]);
+  await page.getByRole("button", { name: "Delete", exact: true }).click();
+  await confirmDeletion(page);
   assert.deepEqual(faults, []);
   await context.close();
 });

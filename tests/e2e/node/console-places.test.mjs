@@ -2,9 +2,9 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { callApi, expectCount, expectText, openPage, openSignedIn, sendChat, until } from "./console-kit.mjs";
+import { callApi, expectCount, expectText, openPage, openSignedIn, sendChat, settle, streamText, until } from "./console-kit.mjs";
 
-const { KEY, WORKSPACE } = process.env;
+const { GATEWAY, KEY, WORKSPACE } = process.env;
 
 test("tests a provider and its integration with a short request", async () => {
   const { data } = await callApi("GET", "/v1/providers");
@@ -66,12 +66,6 @@ test("exports the filtered logs to a file", async () => {
   await context.close();
 });
 
-async function streamText(stream) {
-  const parts = [];
-  for await (const part of stream) parts.push(part);
-  return Buffer.concat(parts).toString();
-}
-
 test("shows the ratings of a request, and its trace with any characters", async () => {
   const trace = "order/17?part=1#a%2F%zz";
   const sent = await sendChat("mock-rated", KEY, { "x-gateway-trace-id": trace });
@@ -91,6 +85,31 @@ test("shows the ratings of a request, and its trace with any characters", async 
   await openPage(page, "analytics?metric=feedback");
   await expectText(page.locator("main"), /mean/);
   assert.deepEqual(faults, []);
+  await context.close();
+});
+
+test("sends a logged request again from the playground, with its tools and parameters", async () => {
+  const messages = [{ role: "user", content: [{ type: "text", text: "Replay me" }] }];
+  const tools = [{ type: "function", function: { name: "get_weather", parameters: { type: "object" } } }];
+  const sent = await fetch(`${GATEWAY}/v1/chat/completions`, {
+    method: "POST",
+    headers: { "content-type": "application/json", "x-gateway-api-key": KEY, "x-gateway-provider": "@mock-main" },
+    body: JSON.stringify({ model: "mock-again", messages, tools, top_p: 0.5, max_tokens: 40 }),
+  });
+  const id = sent.headers.get("x-gateway-request-id");
+  await until("the log", () => callApi("GET", `/v1/logs/${id}?workspace_slug=*`));
+  const { page, context, faults } = await openSignedIn(`logs/${id}`);
+  await page.getByRole("link", { name: "Replay" }).click();
+  await until("the messages", async () => (await page.getByLabel("Text of message 1").inputValue()).includes("Replay me"));
+  await page.waitForURL(/ws=.*m1=mock-again/);
+  const send = page.getByRole("button", { name: /^Send/ });
+  await until("the button", () => send.isEnabled());
+  const [again] = await Promise.all([page.waitForRequest(/chat\/completions/), send.click()]);
+  const { stream, stream_options: streamOptions, ...body } = again.postDataJSON();
+  assert.deepEqual([stream, streamOptions], [true, { include_usage: true }]);
+  assert.deepEqual(body, { model: "mock-again", messages, tools, top_p: 0.5, max_tokens: 40 });
+  await page.getByRole("region", { name: "first model" }).getByText(/ tokens/).waitFor();
+  assert.deepEqual(faults.filter((fault) => !fault.startsWith("401 ")), []);
   await context.close();
 });
 
@@ -144,6 +163,30 @@ test("lists objects that have the same name", async () => {
   await expectCount(page.getByRole("option", { name: /Twin/ }), 4);
   assert.deepEqual(faults, []);
   await context.close();
+});
+
+test("shows no batches and files with the key of another workspace", async () => {
+  const { id, slug } = await callApi("POST", "/v1/workspaces", { name: "Without batches" });
+  const { page, context, faults } = await openSignedIn("batches?tab=files");
+  const field = page.getByLabel("API key for requests");
+  await field.fill(KEY);
+  await field.press("Enter");
+  await page.getByRole("button", { name: "Upload a file" }).first().waitFor();
+  await settle(page);
+  const sent = [];
+  page.on("request", (request) => /\/v1\/(batches|files)/.test(request.url()) && sent.push(request.url()));
+  await page.getByRole("combobox", { name: "Workspace" }).selectOption(slug);
+  await page.getByText("Batches and files belong to an API key's workspace").waitFor();
+  await page.getByText("This key was made or entered for another workspace.").waitFor();
+  await expectCount(page.getByRole("button", { name: "Upload a file" }), 0);
+  // Typed characters are no key until the field is left.
+  await field.fill("");
+  await field.pressSequentially("pk");
+  await settle(page);
+  assert.deepEqual(sent, []);
+  assert.deepEqual(faults, []);
+  await context.close();
+  await callApi("DELETE", `/v1/workspaces/${id}`, { name: "Without batches", force_delete: true });
 });
 
 test("opens an address that is no valid encoding", async () => {

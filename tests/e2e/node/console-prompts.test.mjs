@@ -2,9 +2,9 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { callApi, expectText, openSignedIn, settle } from "./console-kit.mjs";
+import { callApi, expectCount, expectText, openPage, openSignedIn, recordBodies, settle } from "./console-kit.mjs";
 
-const { GATEWAY, PICTURES, WORKSPACE } = process.env;
+const { GATEWAY, INTEGRATION, PICTURES, WORKSPACE } = process.env;
 const MESSAGES = [{ role: "user", content: "Greet {{name}}" }];
 
 async function createPrompt(name) {
@@ -88,4 +88,82 @@ test("loads a saved prompt once into the playground", async () => {
   await settle(page);
   assert.equal(loaded.length, 1);
   await context.close();
+});
+
+test("keeps prompts in a tree of collections, and moves one", async () => {
+  const { id, slug } = await callApi("POST", "/v1/workspaces", { name: "Collected" });
+  const { page, context, faults } = await openSignedIn(`prompts?ws=${slug}&collections=1`);
+  const sheet = page.getByRole("dialog", { name: "Collections of prompts" });
+  const items = sheet.getByRole("list", { name: "Collections" }).getByRole("listitem");
+  await expectCount(items, 1);
+  const add = async (button, field, name) => {
+    await sheet.getByRole("button", { name: button, exact: true }).click();
+    await sheet.getByLabel(field).fill(name);
+    await sheet.getByLabel(field).press("Enter");
+    await items.filter({ hasText: name }).last().waitFor();
+  };
+  await add("Add a collection", "Name of the new collection", "Support");
+  await add("Add a collection in Support", "Name of a collection in Support", "Letters");
+  await sheet.getByRole("button", { name: "Rename Letters" }).click();
+  await sheet.getByLabel("New name of Letters").fill("Mails");
+  await sheet.getByLabel("New name of Letters").press("Enter");
+  await items.filter({ hasText: "Mails" }).waitFor();
+  const { data } = await callApi("GET", `/v1/collections?workspace_id=${id}&page_size=100`);
+  const byName = Object.fromEntries(data.map((one) => [one.name, one]));
+  assert.equal(byName.Mails.parent_collection_id, byName.Support.id);
+
+  await callApi("PUT", `/v1/integrations/${INTEGRATION}/workspaces`, { workspaces: [{ id, enabled: true }] });
+  await callApi("POST", "/v1/providers", { name: "Collected", slug: "collected", integration_id: INTEGRATION, workspace_id: id });
+  const string = JSON.stringify([{ role: "user", content: "Greet" }]);
+  const prompt = await callApi("POST", "/v1/prompts", { name: "To move", string, parameters: {}, virtual_key: "collected", model: "mock", workspace_id: id });
+  await openPage(page, `prompts/${prompt.id}?ws=${slug}`);
+  const sent = await recordBodies(page);
+  await page.getByLabel(/^Collection/).selectOption(byName.Mails.id);
+  await page.getByRole("button", { name: "Save as a new version" }).click();
+  await page.getByText("Saved", { exact: true }).waitFor();
+  const bodies = sent.filter((one) => one.method === "PUT").map((one) => JSON.parse(one.body));
+  assert.deepEqual(bodies, [{ patch: true, collection_id: byName.Mails.id }]);
+  await openPage(page, `prompts?ws=${slug}&collection=${byName.Mails.id}`);
+  await page.getByRole("link", { name: "To move" }).waitFor();
+  await page.getByLabel("Collection", { exact: true }).selectOption(byName.Support.id);
+  await page.getByText("No prompt matches").waitFor();
+  assert.deepEqual(faults, []);
+  await context.close();
+  await callApi("DELETE", `/v1/workspaces/${id}`, { name: "Collected", force_delete: true });
+});
+
+test("shares a prompt with one workspace, which lists it, and ends the sharing", async () => {
+  const { id, slug } = await callApi("POST", "/v1/workspaces", { name: "Borrower" });
+  const string = JSON.stringify([{ role: "user", content: "Greet" }]);
+  const prompt = await callApi("POST", "/v1/prompts", { name: "To share", string, parameters: {}, virtual_key: "mock-main", model: "mock", workspace_id: WORKSPACE });
+  const { page, context, faults } = await openSignedIn(`prompts/${prompt.id}`);
+  const sent = await recordBodies(page);
+  const dialog = page.getByRole("dialog", { name: "Share the prompt" });
+  const share = async (change) => {
+    await page.getByRole("button", { name: "Share", exact: true }).click();
+    await change();
+    await dialog.getByRole("button", { name: "Save", exact: true }).click();
+    await dialog.waitFor({ state: "detached" });
+  };
+  await share(async () => {
+    await dialog.getByLabel("Share it with other workspaces").check();
+    assert.ok(await dialog.getByRole("button", { name: "Save", exact: true }).isDisabled());
+    await dialog.getByLabel("Borrower").check();
+  });
+  await page.getByText(/^Shared by .* with Borrower\.$/).waitFor();
+  const [put] = sent.filter((one) => one.method === "PUT");
+  assert.deepEqual(JSON.parse(put.body), { workspaces: [id] });
+  assert.ok(put.ifMatch);
+  await openPage(page, `prompts?ws=${slug}`);
+  await page.getByLabel("Shared by other workspaces").check();
+  const row = page.getByRole("row", { name: /To share/ });
+  await row.getByText("shared", { exact: true }).waitFor();
+  await row.getByRole("link").first().click();
+  await page.getByRole("heading", { name: "To share" }).waitFor();
+  await share(() => dialog.getByLabel("Share it with other workspaces").uncheck());
+  assert.equal((await callApi("GET", `/v1/prompts/${prompt.id}`)).access_level, "workspace");
+  assert.deepEqual(faults, []);
+  await context.close();
+  await callApi("DELETE", `/v1/prompts/${prompt.id}`);
+  await callApi("DELETE", `/v1/workspaces/${id}`, { name: "Borrower", force_delete: true });
 });

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { callApi, expectCount, openSignedIn, openTab, sendChat, settle, until } from "./console-kit.mjs";
+import { callApi, expectCount, expectText, openSignedIn, openTab, sendChat, settle, until } from "./console-kit.mjs";
 
 const { ADMIN_KEY, CONFIG, GATEWAY, GUARDRAIL, INTEGRATION, LOG, MEMBER_EMAIL, MEMBER_PASSWORD, PARTIAL, PROMPT, WORKSPACE } = process.env;
 /** Pages and sheets that show data. */
@@ -116,6 +116,24 @@ test("keeps what is typed while the form is being saved", async () => {
   assert.equal(await page.getByLabel("Name", { exact: true }).inputValue(), "House style 3");
   await page.getByText("Not saved").waitFor();
   assert.equal((await callApi("GET", `/v1/prompts/partials/${PARTIAL}`)).name, "House style 2");
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
+test("takes a text that the page itself changes for no edit", async () => {
+  const { page, context, faults } = await openSignedIn("system");
+  const waiting = await holdBack(page, "GET", /\/v1\/providers\?/);
+  await page.goto(`${GATEWAY}/console/configs?new=1`);
+  const text = page.locator("dialog .cm-content");
+  await expectText(text, /@my-provider/);
+  await until("the request", () => waiting.length);
+  for (const one of waiting) one.release();
+  await until("the providers", async () => !/@my-provider/.test(await text.textContent()));
+  await page.getByLabel("Start with").selectOption("cache");
+  await expectText(text, /max_age/);
+  await page.getByLabel("Start with").selectOption("single");
+  await page.keyboard.press("Escape");
+  await page.locator("dialog").waitFor({ state: "detached" });
   assert.deepEqual(faults, []);
   await context.close();
 });

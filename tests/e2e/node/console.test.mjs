@@ -3,10 +3,10 @@ import assert from "node:assert/strict";
 import { createServer, request as sendRequest } from "node:http";
 import { test } from "node:test";
 
-import { callApi, expectCount, expectText, openSignedIn, openTab, refreshUntil, sendChat, signIn, until } from "./console-kit.mjs";
+import { callApi, expectCount, expectText, openAsUser, openSignedIn, openTab, refreshUntil, sendChat, signIn, until } from "./console-kit.mjs";
 
-const { GATEWAY, ADMIN_KEY, MEMBER_EMAIL, MEMBER_PASSWORD, CONFIG, GUARDRAIL, PICTURES, SIGN_IN_LINK } = process.env;
-const ADMIN_PAGES = ["Users", "Workspaces", "Audit log"];
+const { GATEWAY, ADMIN_KEY, MEMBER_EMAIL, MEMBER_PASSWORD, CONFIG, GUARDRAIL, PICTURES, SIGN_IN_LINK, WORKSPACE } = process.env;
+const ADMIN_PAGES = ["Users", "Workspaces", "Organisation", "Secret references", "Audit log"];
 
 test("signs in with the admin key, and says why a wrong one is rejected", async () => {
   const { page, context } = await openTab();
@@ -58,14 +58,16 @@ test("does not overwrite what another tab saved, and sends only what changed", a
   const { page, context } = await openSignedIn(`configs/${CONFIG}`);
   const name = page.getByLabel("Name");
   await name.fill("renamed here");
-  await callApi("PUT", `/v1/configs/${CONFIG}`, { config: { provider: "mock", retry: { attempts: 4 } } });
+  await page.getByLabel("Config", { exact: true }).fill('{"provider": "mock", "request_timeout": 30000, "retry": {"attempts": 2}}');
+  await callApi("PUT", `/v1/configs/${CONFIG}`, { config: { provider: "mock", retry: { attempts: 4, on_status_codes: [429] } } });
   await page.getByRole("button", { name: "Save", exact: true }).click();
-  await page.getByText("Somebody else changed this meanwhile").waitFor();
+  const conflict = page.getByRole("dialog", { name: "Somebody else changed this meanwhile" });
+  await conflict.getByText("config.retry", { exact: true }).waitFor();
   await page.getByRole("button", { name: "Save my changed fields" }).click();
   await page.getByText("Saved", { exact: true }).waitFor();
   const saved = await callApi("GET", `/v1/configs/${CONFIG}`);
   assert.equal(saved.name, "renamed here");
-  assert.deepEqual(JSON.parse(saved.config).retry, { attempts: 4 });
+  assert.deepEqual(JSON.parse(saved.config), { provider: "mock", request_timeout: 30_000, retry: { attempts: 2 } });
   await context.close();
 });
 
@@ -108,6 +110,29 @@ test("shows a member no pages of admins", async () => {
   for (const name of ADMIN_PAGES) assert.ok(!names.includes(name), name);
   await page.goto(`${GATEWAY}/console/users`);
   await page.getByText("You have no access to this page").waitFor();
+  await context.close();
+});
+
+test("shows a manager the workspace, with what managers may change", async () => {
+  const { page, context, faults } = await openAsUser("manager@example.com", [{ id: WORKSPACE, role: "manager" }], "workspaces");
+  const names = await page.locator("nav .pages a").allTextContents();
+  assert.deepEqual(ADMIN_PAGES.filter((name) => names.includes(name)), ["Workspaces"]);
+  await page.getByRole("table", { name: "Workspaces" }).locator("tbody a").click();
+  const sheet = page.getByRole("dialog");
+  await sheet.getByLabel("Name", { exact: true }).waitFor();
+  assert.ok(await sheet.getByLabel("Description").isEnabled());
+  await expectCount(page.getByRole("button", { name: /Create a workspace|^Delete/ }), 0);
+  await sheet.getByRole("tab", { name: "Roles and rules" }).click();
+  assert.ok(await sheet.getByLabel(/^At most, for each user/).isEnabled());
+  assert.ok(await sheet.getByRole("checkbox", { name: "Members change: Configs" }).isDisabled());
+  await sheet.getByRole("tab", { name: "Members" }).click();
+  const role = sheet.getByLabel(`Role of ${MEMBER_EMAIL}`);
+  await role.selectOption("manager");
+  await page.getByText("Saved", { exact: true }).waitFor();
+  await role.selectOption("member");
+  await page.getByText("Saved", { exact: true }).nth(1).waitFor();
+  assert.ok(await role.locator("option", { hasText: "admin" }).isDisabled());
+  assert.deepEqual(faults, []);
   await context.close();
 });
 
