@@ -28,7 +28,7 @@ use penstock_llm::texts::{
 use penstock_net::{ResponseBody, body::Body, memory_budget::BudgetedBytes};
 use serde_json::Value;
 
-pub(crate) use effective::{describe_guardrails, has_defaults, read_responses};
+pub(crate) use effective::{describe_guardrails, has_defaults, may_decide, read_responses};
 pub(crate) use request_check::may_redact_request;
 pub use trial::Trial;
 
