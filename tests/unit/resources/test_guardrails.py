@@ -6,11 +6,13 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from sqlalchemy import update
 
 from penstock import engine
 from penstock.ids import mask_secret
 from penstock.snapshot.guardrail_sections import GuardrailTable
 from penstock.snapshot.query import _read_workspaces
+from penstock.store.guardrail_tables import guardrails
 from tests.unit.resources.management_api import ManagementClient, run_scenario
 from tests.unit.resources.test_log_pages import read_requests
 from tests.unit.snapshot.test_limit_sections import last_change
@@ -118,6 +120,25 @@ def test_mistakes_are_reported_with_their_paths(bootstrapped_url: Secret):
             # Clients of these routes read the error in another envelope, too.
             assert set(response["error"]) == {"message", "type", "param", "code"}
         assert (await api.request_ok("GET", f"guardrails?workspace_id={workspace['id']}"))["total"] == 0
+
+    run_scenario(bootstrapped_url, scenario)
+
+
+def test_actions_alone_are_validated_with_the_stored_checks(bootstrapped_url: Secret):
+    async def scenario(api: ManagementClient) -> None:
+        workspace = await api.create_workspace()
+        guardrail = await create_guardrail(api, workspace_id=workspace["id"])
+        path = f"guardrails/{guardrail['slug']}"
+        for actions in ({"stream": "window"}, {"stream": "window", "async": True}):
+            await api.expect_error(400, "actions.stream", "PUT", path, {"actions": actions})
+        assert (await api.request_ok("GET", path))["actions"] == FULL_ACTIONS
+        assert (await api.request_ok("PUT", path, {"actions": {"deny": True}}))["version_id"] != guardrail["version_id"]
+        # A check that cannot run any more does not prevent that its guardrail is changed.
+        async with api.database.write_transaction() as connection:
+            gone = [{**WORDS, "id": "plugin.gone", "is_enabled": True}]
+            await connection.execute(update(guardrails).where(guardrails.c.id == guardrail["id"]).values(checks=gone))
+        await api.request_ok("PUT", path, {"actions": {"deny": False}})
+        assert (await api.request_ok("GET", path))["actions"] == FULL_ACTIONS
 
     run_scenario(bootstrapped_url, scenario)
 
