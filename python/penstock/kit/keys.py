@@ -279,8 +279,8 @@ async def reject_escalation(
             reason = "must have the config that the calling key is bound to, and no override"
             raise ForbiddenError(f"defaults {reason}", [Problem("defaults", reason)])
     for name in DEFAULT_FIELDS:
-        kept: list[str] = fields.get("defaults", binding).get(name) or []
-        if not set(binding.get(name) or ()) <= set(kept):
+        guardrail_ids: list[str] = fields.get("defaults", binding).get(name) or []
+        if not set(binding.get(name) or ()) <= set(guardrail_ids):
             field, reason = f"defaults.{name}", "must contain the guardrails of the calling key"
             raise ForbiddenError(f"{field} {reason}", [Problem(field, reason)])
     if resets_usage and holder["usage_limits"]:

@@ -42,25 +42,25 @@ impl RequestTool<'_> {
 
 /// Returns the tools of a request. A tool with two names is listed twice, because its provider may read either one.
 pub(super) fn find_tools(request: &Value) -> Vec<RequestTool<'_>> {
-    let mut found = Vec::new();
+    let mut tools = Vec::new();
     for list in
         [&request["tools"], &request["functions"], &request["toolConfig"]["tools"], &request["tool_config"]["tools"]]
     {
-        add_tools(list, &mut found);
+        add_tools(list, &mut tools);
     }
     for server in request["mcp_servers"].as_array().into_iter().flatten() {
-        found.push(RequestTool { kind: MCP, name: server["name"].as_str().unwrap_or(MCP) });
+        tools.push(RequestTool { kind: MCP, name: server["name"].as_str().unwrap_or(MCP) });
     }
-    found
+    tools
 }
 
-fn add_tools<'r>(tools: &'r Value, found: &mut Vec<RequestTool<'r>>) {
-    for tool in tools.as_array().into_iter().flatten() {
-        add_tool(tool, found);
+fn add_tools<'r>(list: &'r Value, tools: &mut Vec<RequestTool<'r>>) {
+    for tool in list.as_array().into_iter().flatten() {
+        add_tool(tool, tools);
     }
 }
 
-fn add_tool<'r>(tool: &'r Value, found: &mut Vec<RequestTool<'r>>) {
+fn add_tool<'r>(tool: &'r Value, tools: &mut Vec<RequestTool<'r>>) {
     let kind = tool["type"].as_str();
     let mut names: Vec<_> = [&tool["function"]["name"], &tool["custom"]["name"], &tool["name"]]
         .into_iter()
@@ -69,34 +69,34 @@ fn add_tool<'r>(tool: &'r Value, found: &mut Vec<RequestTool<'r>>) {
     names.dedup();
     let mut is_known = kind.is_some() || !names.is_empty();
     if let (Some(kind), []) = (kind, &names[..]) {
-        found.push(RequestTool { kind, name: kind });
+        tools.push(RequestTool { kind, name: kind });
     }
-    found.extend(names.into_iter().map(|name| RequestTool { kind: kind.unwrap_or(FUNCTION), name }));
+    tools.extend(names.into_iter().map(|name| RequestTool { kind: kind.unwrap_or(FUNCTION), name }));
     let fields = || tool.as_object().into_iter().flatten();
     for (key, value) in fields() {
         let name = to_snake_case(key);
-        is_known |= add_field(key, &name, value, found);
+        is_known |= add_field(key, &name, value, tools);
     }
     if !is_known {
-        found.extend(fields().map(|(key, _)| RequestTool { kind: key, name: key }));
+        tools.extend(fields().map(|(key, _)| RequestTool { kind: key, name: key }));
         if fields().next().is_none() {
-            found.push(RequestTool { kind: FUNCTION, name: FUNCTION });
+            tools.push(RequestTool { kind: FUNCTION, name: FUNCTION });
         }
     }
 }
 
 /// Adds the tools in a field of a tool, whose name in snake case is `name`. Returns false if the field holds none.
-fn add_field<'r>(key: &'r str, name: &str, value: &'r Value, found: &mut Vec<RequestTool<'r>>) -> bool {
+fn add_field<'r>(key: &'r str, name: &str, value: &'r Value, tools: &mut Vec<RequestTool<'r>>) -> bool {
     let function = |value: &'r Value| RequestTool { kind: FUNCTION, name: value["name"].as_str().unwrap_or(FUNCTION) };
     match name {
-        "function_declarations" => found.extend(value.as_array().into_iter().flatten().map(function)),
+        "function_declarations" => tools.extend(value.as_array().into_iter().flatten().map(function)),
         // Amazon's Converse API.
-        "tool_spec" => found.push(function(value)),
-        "system_tool" => found.push(RequestTool { kind: key, name: value["name"].as_str().unwrap_or(key) }),
+        "tool_spec" => tools.push(function(value)),
+        "system_tool" => tools.push(RequestTool { kind: key, name: value["name"].as_str().unwrap_or(key) }),
         "cache_point" => (),
         // A namespace of OpenAI's Responses API.
-        "tools" => add_tools(value, found),
-        name if GOOGLE_TOOLS.contains(&name) => found.push(RequestTool { kind: key, name: key }),
+        "tools" => add_tools(value, tools),
+        name if GOOGLE_TOOLS.contains(&name) => tools.push(RequestTool { kind: key, name: key }),
         _ => return false,
     }
     true
@@ -146,8 +146,8 @@ mod tests {
                 ],
             ),
         ] {
-            let found: Vec<_> = find_tools(&request).iter().map(|tool| (tool.kind, tool.name)).collect();
-            assert_eq!(found, expected, "{request}");
+            let actual: Vec<_> = find_tools(&request).iter().map(|tool| (tool.kind, tool.name)).collect();
+            assert_eq!(actual, expected, "{request}");
         }
     }
 }
