@@ -486,13 +486,7 @@ impl<'w> RouteExecutor<'w> {
             response.await_body_start(operation, Duration::MAX).await?;
             response.buffer_stream(framing, operation, share).await
         };
-        let is_held = match self.time_left() {
-            Some(left) => {
-                let late = |_| Error::Timeout { milliseconds: left.as_millis() as u64 };
-                tokio::time::timeout(left, holding).await.map_err(late)??
-            }
-            None => holding.await?,
-        };
+        let is_held = self.within_client_deadline(holding).await?;
         let metrics = &self.state.record_sink.metrics;
         if is_held {
             metrics.streams_buffered.add(1);
@@ -505,6 +499,16 @@ impl<'w> RouteExecutor<'w> {
     }
 
     /// Returns the time left until the client's deadline. `None` if it set none.
+    /// Waits for a response, at most until the client's deadline.
+    ///
+    /// # Errors
+    /// `Error::Timeout` if the deadline passes first.
+    pub async fn within_client_deadline<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        let Some(left) = self.time_left() else { return work.await };
+        let late = |_| Error::Timeout { milliseconds: left.as_millis() as u64 };
+        tokio::time::timeout(left, work).await.map_err(late)?
+    }
+
     pub fn time_left(&self) -> Option<Duration> {
         self.client_deadline.map(|until| until.saturating_duration_since(tokio::time::Instant::now()))
     }

@@ -336,7 +336,8 @@ impl TargetHooks {
         match framing {
             Some(framing) => self.check_stream(executor, response, framing, runs).await,
             None if runs || self.results.lock().has_visible() => {
-                let Some(bytes) = self.collect(executor, &mut response).await? else {
+                let collecting = self.collect(executor, &mut response);
+                let Some(bytes) = executor.within_client_deadline(collecting).await? else {
                     return Ok(self.conclude_unreadable(executor, response, TOO_LARGE, runs));
                 };
                 if !delivery::is_uncompressed(response.headers()) {
@@ -420,7 +421,8 @@ impl TargetHooks {
         }
         let operation = self.subject.operation;
         let share = executor.state.shared.recovery_memory.new_permit();
-        if !response.buffer_stream(framing, operation, share).await? {
+        let holding = response.buffer_stream(framing, operation, share);
+        if !executor.within_client_deadline(holding).await? {
             return Ok(self.conclude_unreadable(executor, response, TOO_LARGE, runs));
         }
         let bytes = response.incoming.body.buffered_bytes().cloned().unwrap_or_default();
