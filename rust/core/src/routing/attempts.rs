@@ -232,6 +232,7 @@ impl<'w> RouteExecutor<'w> {
     /// client if they deny the request.
     async fn prepare_target(&mut self, node: &'w Node) -> Result<(Target<'w>, PreparedBody, Option<UpstreamResponse>)> {
         self.hooks = None;
+        self.log.begin_target();
         let mut prepared = self.replay_body.prepare(self.parameters_for(node)).await?;
         let checked = match self.resolve_target(node, &mut prepared).await {
             Ok(target) => self.check_request(node, &target, &mut prepared).await.map(|denied| (target, denied)),
@@ -266,7 +267,7 @@ impl<'w> RouteExecutor<'w> {
             return Ok(None);
         }
         let Some(mut hooks) = TargetHooks::for_target(self, node, target, prepared).await? else { return Ok(None) };
-        self.log.details.hook_results = Some(hooks.results().clone());
+        self.log.details.set_hook_results(hooks.results().clone());
         let denied = hooks.check_request(self, node, prepared).await?;
         self.hooks = Some(hooks);
         Ok(denied)
@@ -498,7 +499,6 @@ impl<'w> RouteExecutor<'w> {
         Ok(())
     }
 
-    /// Returns the time left until the client's deadline. `None` if it set none.
     /// Waits for a response, at most until the client's deadline.
     ///
     /// # Errors
@@ -509,6 +509,7 @@ impl<'w> RouteExecutor<'w> {
         tokio::time::timeout(left, work).await.map_err(late)?
     }
 
+    /// Returns the time left until the client's deadline. `None` if it set none.
     pub fn time_left(&self) -> Option<Duration> {
         self.client_deadline.map(|until| until.saturating_duration_since(tokio::time::Instant::now()))
     }

@@ -29,7 +29,7 @@ use penstock_net::{ResponseBody, body::Body, memory_budget::BudgetedBytes};
 use serde_json::Value;
 
 pub(crate) use effective::{describe_guardrails, has_defaults, may_decide, read_responses};
-pub(crate) use request_check::may_redact_request;
+pub(crate) use request_check::find_redacting_hooks;
 pub use trial::Trial;
 
 use self::{
@@ -120,7 +120,8 @@ fn build_runner(executor: &RouteExecutor<'_>, before: &[Arc<Hook>], after: &[Arc
             let requested = executor.client_request.control.trace_id.map(ToOwned::to_owned);
             let trace_id = requested.or_else(|| executor.log.trace_id.clone());
             let question_count = executor.log.details.guardrail_questions();
-            let hides_texts = before.iter().chain(after).any(|hook| !hook.is_async && hook.may_redact());
+            let redacts = |hook: &Arc<Hook>| !hook.is_async && hook.may_redact();
+            let hides_texts = executor.log.bodies.may_be_redacted() || before.iter().chain(after).any(redacts);
             ModelAccess::new(state, caller, trace_id, question_count, hides_texts, route_question)
         }),
     }
