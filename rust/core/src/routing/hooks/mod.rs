@@ -1,6 +1,7 @@
 //! Guardrails of a request: the hooks of its target and the defaults of its caller, run before it is sent and after the
 //! response.
 
+mod caching;
 mod denial;
 mod effective;
 mod external;
@@ -226,12 +227,6 @@ impl TargetHooks {
         response.client_rewriter = build_rewriter(&self.restorations, framing);
     }
 
-    /// Returns the bytes that distinguish these hooks in the key of a cached response.
-    pub fn cache_key(&self) -> Vec<u8> {
-        let hooks = self.before.iter().chain(&self.after);
-        hooks.flat_map(|hook| hook.fingerprint.to_le_bytes()).collect()
-    }
-
     /// Runs hooks and adds their results. Asynchronous hooks run in the background, and add their results at their end.
     async fn run(&self, gateway: &GatewayState, hooks: &[Arc<Hook>], subject: Arc<HookSubject>) -> HookRun {
         let stage = subject.stage;
@@ -301,23 +296,6 @@ impl TargetHooks {
     /// Returns true if events with results may be in a stream.
     pub fn shows_results_in_streams(&self) -> bool {
         !self.is_strict && self.before.iter().chain(&self.after).any(|hook| !hook.is_async)
-    }
-
-    /// Adds the results of this request to a cached response, in place of the results in it. Hooks after the response
-    /// do not run again.
-    pub async fn decorate_cached(&self, mut response: UpstreamResponse) -> Result<UpstreamResponse> {
-        let Some(bytes) = response.incoming.body.buffered_bytes().cloned() else { return Ok(response) };
-        let without_results = {
-            let bytes = bytes.clone();
-            move || {
-                let mut body: Value = serde_json::from_slice(&bytes).ok()?;
-                body.as_object_mut()?.shift_remove("hook_results")?;
-                Some(body)
-            }
-        };
-        let changed = run_offloaded(bytes.len(), without_results).await?;
-        self.append_results(&mut response, bytes, changed).await?;
-        Ok(response)
     }
 
     /// Runs the hooks after a successful response, and adds all results to it.
