@@ -106,7 +106,9 @@ def sample_bodies(scene: SampleObjects) -> dict[str, dict[str, Any]]:
         mapping, lambda displayed: displayed["secret_mappings"], [{**mapping[0], "secret_reference_id": reference}]
     )
     config = scene.admin.read(f"/v1/configs/{scene.config}")
-    defaults = {"metadata": {"team": "a"}, "config_id": config["id"], "allow_config_override": False}
+    guardrail = [scene.admin.read(f"/v1/guardrails/{scene.guardrail}")["id"]]
+    guarded = {"input_guardrails": guardrail, "output_guardrails": guardrail}
+    defaults = {"metadata": {"team": "a"}, "config_id": config["id"], "allow_config_override": False, **guarded}
     policy = {"rotation_period_days": 20, "key_transition_period_ms": 3_600_000}
     key = {
         "name": "other",

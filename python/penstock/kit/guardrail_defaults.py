@@ -1,4 +1,4 @@
-"""Default guardrails of organisations and workspaces: which apply to a workspace, and what else uses a guardrail."""
+"""Default guardrails of organisations, workspaces and keys: which apply to a workspace, and what uses a guardrail."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
-from sqlalchemy import or_, select
+from sqlalchemy import Text, or_, select
+from sqlalchemy import cast as sql_cast
 
 from penstock.errors import Problem, UnknownReferenceError, join_problems, shorten
 from penstock.kit.guardrail_documents import ACTIVE, DEFAULT_FIELDS
 from penstock.kit.references import MAX_FIELDS, Reference, make_reference
 from penstock.kit.tenant_rules import organisation_rules
 from penstock.store.guardrail_tables import guardrails
-from penstock.store.tables import configs, organisations, workspaces
+from penstock.store.tables import api_keys, configs, organisations, workspaces
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -59,8 +60,8 @@ async def find_slugs(session: TenantSession, ids: Iterable[str]) -> dict[str, st
 
 
 async def find_users(session: TenantSession, row: Row) -> list[tuple[str, Reference]]:
-    """Returns the configs, and the default settings of workspaces and the organisation, that use the guardrail `row`.
-    Each comes with its key in `references.VISIBLE_WITH`.
+    """Returns the configs, and the defaults of keys, workspaces and the organisation, that use the guardrail `row`. Each
+    comes with its key in `references.VISIBLE_WITH`.
     """
     tenant = session.organisation()
     target_workspace = row["workspace_id"]
@@ -79,6 +80,7 @@ async def find_users(session: TenantSession, row: Row) -> list[tuple[str, Refere
     for workspace in await tenant.fetch_rows(query.where(*inside).order_by(workspaces.c.id), workspaces):
         fields = _default_fields(workspace, row)
         users += [("workspace", make_reference("workspace", workspace, workspace["id"], fields))] if fields else []
+    users += await _find_keys(tenant, row)
     keys = {row["id"], row["slug"]}
     is_mentioned = or_(*(configs.c.config.contains(key, autoescape=True) for key in sorted(keys)))
     config_query = select(configs).where(is_mentioned).order_by(configs.c.id)
@@ -88,6 +90,18 @@ async def find_users(session: TenantSession, row: Row) -> list[tuple[str, Refere
         if fields := list(islice(dict.fromkeys(path for path, name in references_in if name in keys), MAX_FIELDS)):
             users.append(("config", make_reference("config", config, config["workspace_id"], fields)))
     return users
+
+
+async def _find_keys(tenant: TenantSession, row: Row) -> list[tuple[str, Reference]]:
+    query = select(api_keys).where(
+        sql_cast(api_keys.c.defaults, Text).contains(row["id"]), api_keys.c.status == "active"
+    )
+    inside = [] if row["workspace_id"] is None else [api_keys.c.workspace_id == row["workspace_id"]]
+    return [
+        (key["type"], make_reference("api_key", key, key["workspace_id"], fields))
+        for key in await tenant.fetch_rows(query.where(*inside).order_by(api_keys.c.id), api_keys)
+        if (fields := _default_fields(key, row))
+    ]
 
 
 def _default_fields(holder: Mapping[str, Any], row: Row) -> list[str]:

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 
 JsonObject = dict[str, Any]
 ACTIVE, ARCHIVED = "active", "archived"
-# Keys of `defaults` in the settings of workspaces and organisations: default guardrails of requests, and of responses.
+# Keys of `defaults` of API keys, and in the settings of workspaces and organisations: default guardrails of requests,
+# and of responses.
 DEFAULT_FIELDS = ("input_guardrails", "output_guardrails")
 # Settings field of an organisation: for each of `DEFAULT_FIELDS`, the workspaces that its default guardrails do not
 # apply to.

@@ -233,6 +233,17 @@ class Draft(msgspec.Struct, frozen=True):
             problems = [Problem(problem.path, reasons.get(problem.path, problem.message)) for problem in error.problems]
             raise InvalidError(join_problems(problems), problems) from None
 
+    async def validate_actions(self) -> None:
+        """Raises InvalidError if the checks cannot run with these actions. Other problems of the checks do not matter,
+        because they are stored already: a guardrail whose plug-in is missing can still be switched off.
+        """
+        try:
+            await self.validate()
+        except InvalidError as error:
+            problems = [problem for problem in error.problems if not problem.path.startswith("checks")]
+            if problems:
+                raise InvalidError(join_problems(problems), problems) from None
+
     def to_content(self) -> Content:
         """Returns the content to store."""
         divided = guardrail_credentials.split_credentials(self.checks)

@@ -12,6 +12,7 @@ from penstock.errors import ConflictError, ForbiddenError, Problem
 from penstock.ids import mask_secret, new_id, sha256_hex
 from penstock.kit import limits, roles
 from penstock.kit.default_metadata import check_default_metadata
+from penstock.kit.guardrail_documents import DEFAULT_FIELDS
 from penstock.kit.resource import Resource
 from penstock.kit.rotation import SHORTEST_TRANSITION, build_policy, check_transition_length, next_rotation
 from penstock.kit.tenant_rules import auto_creates_keys, effective_rules, organisation_rules
@@ -277,6 +278,11 @@ async def reject_escalation(
         if other.get("config_id") != binding["config_id"] or other["allow_config_override"]:
             reason = "must have the config that the calling key is bound to, and no override"
             raise ForbiddenError(f"defaults {reason}", [Problem("defaults", reason)])
+    for name in DEFAULT_FIELDS:
+        guardrail_ids: list[str] = fields.get("defaults", binding).get(name) or []
+        if not set(binding.get(name) or ()) <= set(guardrail_ids):
+            field, reason = f"defaults.{name}", "must contain the guardrails of the calling key"
+            raise ForbiddenError(f"{field} {reason}", [Problem(field, reason)])
     if resets_usage and holder["usage_limits"]:
         message = "a key with usage limits cannot reset its own usage or that of others"
         raise ForbiddenError(message, [Problem("reset_usage", "cannot be set by this key")])

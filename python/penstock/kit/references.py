@@ -94,7 +94,8 @@ def _describe(user: Reference) -> str:
     if user.kind == "config":
         return f"the config {user.slug!r}"
     if user.kind == "api_key":
-        return f"the key {user.name!r} as its default"
+        kind = "a default guardrail" if user.fields[0].endswith("_guardrails") else "its default"
+        return f"the key {user.name!r} as {kind}"
     field = user.fields[0].removeprefix("defaults.")
     owner = "the organisation" if user.kind == "organisation" else f"the workspace {user.name!r}"
     return f"the default {field} of {owner}"

@@ -16,6 +16,8 @@ from penstock.ids import DIGEST_PATTERN, MASK_TEXT, is_uuid, mask_secret
 from penstock.kit import keys, limits, members, shared_fields
 from penstock.kit.compat import SHOWN_OPTION
 from penstock.kit.default_metadata import check_default_metadata
+from penstock.kit.guardrail_defaults import resolve_guardrails
+from penstock.kit.guardrail_documents import DEFAULT_FIELDS
 from penstock.kit.initial_usage import InitialUsageField, check_initial_usage, store_initial_usage
 from penstock.kit.keys import KEY_RESOURCES
 from penstock.kit.limit_status import NO_USAGE, CurrentUsage, read_current_usage
@@ -53,6 +55,14 @@ def _list_scopes(verb: str) -> list[str]:
     return sorted({f"{resource.name}.{verb}" for resource in KEY_RESOURCES.values()})
 
 
+KeyGuardrails = Annotated[
+    Annotated[list[shared_fields.GuardrailReference], Meta(max_length=100)] | None,
+    Meta(
+        description="guardrails of every request, in addition to those of its config and workspace: ids or slugs, returned as ids; only for keys of a workspace"
+    ),
+]
+
+
 class KeyDefaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Defaults for requests with the key. Values that a request sets itself take precedence."""
 
@@ -64,6 +74,8 @@ class KeyDefaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     ] = None
     config_id: Annotated[str | None, Meta(description="config of every request: id or slug")] = None
     allow_config_override: Annotated[bool, Meta(description="true if a request may use another config")] = True
+    input_guardrails: KeyGuardrails = None
+    output_guardrails: KeyGuardrails = None
 
 
 Scopes = Annotated[list[str], Meta(min_length=1, description="scopes of the key")]
@@ -411,29 +423,43 @@ async def _validate_settings(
     if data.alert_emails is not UNSET:
         values["alert_emails"] = data.alert_emails
     if data.defaults is not UNSET:
-        defaults = data.defaults or KeyDefaults()
-        written = msgspec.to_builtins(defaults)
-        for name, value in (defaults.metadata or {}).items():
-            if _measure_depth(value) > MAX_METADATA_DEPTH:
-                raise field_error(f"defaults.metadata.{name}", f"nests deeper than {MAX_METADATA_DEPTH} levels")
-        check_default_metadata("defaults.metadata", defaults.metadata)
-        if defaults.config_id:
-            had: dict[str, Any] = row["defaults"] if row else {}
-            # A key of the organisation may have a config of any workspace as its default.
-            conditions = [configs.c.workspace_id == session.workspace_id] if session.workspace_id else []
-            config = await session.resolve_config(
-                "defaults.config_id", defaults.config_id, had.get("config_id"), *conditions
-            )
-            written["config_id"] = config["id"]
         values["defaults"] = {
             **(await _load_workspace_defaults(session, type_) if row is None else {}),
-            **_drop_nulls(written),
+            **await _validate_defaults(session, type_, data.defaults or KeyDefaults(), row),
         }
     if data.rotation_policy is not UNSET:
         before = row["rotation_policy"] if row else None
         cadence = await keys.enforced_rotation_days(session, type_, session.workspace_id)
         values["rotation_policy"] = build_policy(data.rotation_policy, cadence, before)
     return values
+
+
+async def _validate_defaults(
+    session: TenantSession, type_: str, defaults: KeyDefaults, row: Row | None
+) -> dict[str, Any]:
+    """Validates the defaults of a key and returns them as they are stored, with ids in place of slugs."""
+    written = msgspec.to_builtins(defaults)
+    for name, value in (defaults.metadata or {}).items():
+        if _measure_depth(value) > MAX_METADATA_DEPTH:
+            raise field_error(f"defaults.metadata.{name}", f"nests deeper than {MAX_METADATA_DEPTH} levels")
+    check_default_metadata("defaults.metadata", defaults.metadata)
+    if defaults.config_id:
+        had: dict[str, Any] = row["defaults"] if row else {}
+        # A key of the organisation may have a config of any workspace as its default.
+        conditions = [configs.c.workspace_id == session.workspace_id] if session.workspace_id else []
+        config = await session.resolve_config(
+            "defaults.config_id", defaults.config_id, had.get("config_id"), *conditions
+        )
+        written["config_id"] = config["id"]
+    for name in DEFAULT_FIELDS:
+        if not written[name]:
+            written[name] = None
+        elif type_.startswith("organisation-"):
+            # The guardrails of a request are those that its workspace may use.
+            raise field_error(f"defaults.{name}", "is only for keys of a workspace")
+        else:
+            written[name] = await resolve_guardrails(session, f"defaults.{name}", written[name], session.workspace_id)
+    return _drop_nulls(written)
 
 
 def _measure_depth(value: object, above: int = 0) -> int:

@@ -36,7 +36,7 @@ from penstock.kit.saved_providers import WarningsField
 from penstock.kit.tenant_session import RequestContext, TenantSession
 from penstock.kit.trial_plans import plan_trials
 from penstock.schemas import EmptyResponse, ListResponse, field_error, row_to_struct, sent_fields
-from penstock.secrets import guardrail_credentials, partner_credentials
+from penstock.secrets import config_credentials, guardrail_credentials, partner_credentials
 from penstock.settings import Settings
 from penstock.store.guardrail_tables import guardrails
 
@@ -403,15 +403,23 @@ async def _validate_update(
     context: RequestContext, workspace_id: str | None, key: str, data: UpdateGuardrail
 ) -> dict[str, Any] | None:
     """Validates new checks before the write transaction, because other changes of the organisation wait while that is
-    open. Returns the document that is valid; `None` if the request has no checks.
+    open. Returns the document that is valid; `None` if the request has neither checks nor actions.
     """
-    if data.checks is UNSET:
+    if data.checks is UNSET and data.actions is UNSET:
         return None
     async with context.read_session(workspace_id) as session:
         row = await kit.get_guardrail(session, key, "update")
-        draft = await _draft_change(session, row, data.checks, data.actions, await kit.open_content(session, row, row))
-    await draft.validate()
+        old = await kit.open_content(session, row, row)
+        if data.checks is UNSET:
+            draft = await _draft_actions(session, row, data.actions, old)
+        else:
+            draft = await _draft_change(session, row, data.checks, data.actions, old)
+    await _validate_draft(draft, data)
     return draft.to_document()
+
+
+async def _validate_draft(draft: kit.Draft, data: UpdateGuardrail | EditedTrialRequest) -> None:
+    await (draft.validate_actions() if data.checks is UNSET else draft.validate())
 
 
 async def _changed_content(
@@ -424,13 +432,23 @@ async def _changed_content(
     """Returns the content of a guardrail, in which the checks and actions of a request replace the stored ones. `valid`
     is a document that needs no further validation.
     """
-    if data.checks is UNSET:
-        return old if data.actions is UNSET else kit.Content(old.checks, kit.actions_to_builtins(data.actions))
-    draft = await _draft_change(session, row, data.checks, data.actions, old)
+    if data.checks is not UNSET:
+        draft = await _draft_change(session, row, data.checks, data.actions, old)
+    elif data.actions is not UNSET:
+        draft = await _draft_actions(session, row, data.actions, old)
+    else:
+        return old
     if draft.to_document() != valid:
-        # Another request has changed stored credentials since the validation.
-        await draft.validate()
-    return draft.to_content()
+        # Another request has changed the stored checks or credentials since the validation.
+        await _validate_draft(draft, data)
+    return kit.Content(old.checks, draft.actions) if data.checks is UNSET else draft.to_content()
+
+
+async def _draft_actions(session: TenantSession, row: Row, actions: Actions | UnsetType, old: kit.Content) -> kit.Draft:
+    """Returns the stored checks with the actions of a request."""
+    checks = config_credentials.join_credentials(old.checks)
+    shared = await partner_kit.load_shared(session, row["workspace_id"], checks)
+    return kit.Draft(checks, old.actions if actions is UNSET else kit.actions_to_builtins(actions), shared)
 
 
 async def _draft_change(

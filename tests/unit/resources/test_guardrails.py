@@ -6,11 +6,13 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from sqlalchemy import update
 
 from penstock import engine
 from penstock.ids import mask_secret
 from penstock.snapshot.guardrail_sections import GuardrailTable
 from penstock.snapshot.query import _read_workspaces
+from penstock.store.guardrail_tables import guardrails
 from tests.unit.resources.management_api import ManagementClient, run_scenario
 from tests.unit.resources.test_log_pages import read_requests
 from tests.unit.snapshot.test_limit_sections import last_change
@@ -118,6 +120,25 @@ def test_mistakes_are_reported_with_their_paths(bootstrapped_url: Secret):
             # Clients of these routes read the error in another envelope, too.
             assert set(response["error"]) == {"message", "type", "param", "code"}
         assert (await api.request_ok("GET", f"guardrails?workspace_id={workspace['id']}"))["total"] == 0
+
+    run_scenario(bootstrapped_url, scenario)
+
+
+def test_actions_alone_are_validated_with_the_stored_checks(bootstrapped_url: Secret):
+    async def scenario(api: ManagementClient) -> None:
+        workspace = await api.create_workspace()
+        guardrail = await create_guardrail(api, workspace_id=workspace["id"])
+        path = f"guardrails/{guardrail['slug']}"
+        for actions in ({"stream": "window"}, {"stream": "window", "async": True}):
+            await api.expect_error(400, "actions.stream", "PUT", path, {"actions": actions})
+        assert (await api.request_ok("GET", path))["actions"] == FULL_ACTIONS
+        assert (await api.request_ok("PUT", path, {"actions": {"deny": True}}))["version_id"] != guardrail["version_id"]
+        # A check that cannot run any more does not prevent that its guardrail is changed.
+        async with api.database.write_transaction() as connection:
+            gone = [{**WORDS, "id": "plugin.gone", "is_enabled": True}]
+            await connection.execute(update(guardrails).where(guardrails.c.id == guardrail["id"]).values(checks=gone))
+        await api.request_ok("PUT", path, {"actions": {"deny": False}})
+        assert (await api.request_ok("GET", path))["actions"] == FULL_ACTIONS
 
     run_scenario(bootstrapped_url, scenario)
 
@@ -310,6 +331,48 @@ def test_defaults_are_resolved_and_reach_the_data_plane(bootstrapped_url: Secret
             ),
         ):
             await api.expect_error(404, word, "PUT", path, body)
+
+    run_scenario(bootstrapped_url, scenario)
+
+
+def test_guardrails_of_a_key_are_resolved_kept_and_inherited(bootstrapped_url: Secret):
+    async def scenario(api: ManagementClient) -> None:
+        first_workspace, second_workspace = [await api.create_workspace(name) for name in ("here", "there")]
+        own = await create_guardrail(api, workspace_id=first_workspace["id"])
+        shared = await create_guardrail(api, organisation_id=first_workspace["organisation_id"])
+        defaults = {"input_guardrails": [own["slug"], shared["id"]], "output_guardrails": [shared["slug"]]}
+        scopes = ["workspace_service_api_keys.create", "completions.write"]
+        key_id, key = await api.create_key(
+            "workspace/service", workspace_id=first_workspace["id"], scopes=scopes, defaults=defaults
+        )
+        path, ids = (
+            f"api-keys/{key_id}",
+            {"input_guardrails": [own["id"], shared["id"]], "output_guardrails": [shared["id"]]},
+        )
+        assert ids.items() <= (await api.request_ok("GET", path))["defaults"].items()
+        # A guardrail that a key names is neither deleted nor archived, and its references list the key.
+        guardrail = f"guardrails/{own['slug']}"
+        await api.expect_error(409, "as a default guardrail", "DELETE", guardrail)
+        await api.expect_error(409, "as a default guardrail", "PUT", guardrail, {"status": "archived"})
+        references = await api.request_ok("GET", f"{guardrail}/references")
+        assert [(row["kind"], row["id"], row["fields"]) for row in references["data"]] == [
+            ("api_key", key_id, ["defaults.input_guardrails"])
+        ]
+        # A key with guardrails makes no key without them.
+        child = {"name": "child", "scopes": ["completions.write"]}
+        await key.expect_error(403, "defaults.input_guardrails", "POST", "api-keys/workspace/service", child)
+        await key.request_ok("POST", "api-keys/workspace/service", {**child, "defaults": ids})
+        for workspace in (first_workspace, second_workspace):
+            listed = await api.request_ok("GET", f"api-keys?workspace_id={workspace['id']}")
+            assert listed["total"] == (2 if workspace is first_workspace else 0)
+        # Guardrails of other workspaces are unknown, and keys of the organisation have none.
+        _, other = await api.create_key("workspace/service", workspace_id=second_workspace["id"], scopes=scopes)
+        body = {**child, "defaults": {"input_guardrails": [own["id"]]}}
+        await other.expect_error(404, "defaults.input_guardrails[0]", "POST", "api-keys/workspace/service", body)
+        body = {"name": "o", "scopes": ["configs.list"], "defaults": {"output_guardrails": [shared["id"]]}}
+        await api.expect_error(400, "only for keys of a workspace", "POST", "api-keys/organisation/service", body)
+        await api.request_ok("PUT", path, {"defaults": {"input_guardrails": []}})
+        assert (await api.request_ok("GET", path))["defaults"]["input_guardrails"] is None
 
     run_scenario(bootstrapped_url, scenario)
 

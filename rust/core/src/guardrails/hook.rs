@@ -377,7 +377,8 @@ pub fn parse_saved(content: &Value, reading: &mut ConfigReader) -> Hook {
     }
     hook.settle(is_soft);
     if reading.is_strict() {
-        hook.report_whole_text_checks(reading);
+        let report = |reading: &mut ConfigReader| hook.report_whole_text_checks(reading);
+        reading.within_key("actions", |reading| reading.within_key("stream", report));
     }
     hook
 }

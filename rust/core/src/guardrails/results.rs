@@ -322,7 +322,7 @@ pub struct HookResults {
     pub before: Vec<HookResult>,
     pub after: Vec<HookResult>,
     /// True if the hook results omit the texts of the request: they come from a saved prompt whose content the client has
-    /// no permission to read.
+    /// no permission to read, or a guardrail of another target redacts them.
     pub hides_request: bool,
     /// True if the response is a stream from which guardrails may remove texts while it is delivered.
     pub redacts_stream: bool,
@@ -392,6 +392,15 @@ impl HookResults {
     /// Returns true if clients see any result.
     pub fn has_visible(&self) -> bool {
         self.before.iter().chain(&self.after).any(|result| !result.is_async)
+    }
+
+    /// Returns true if each synchronous hook has read the response, and none of its checks had an error. Checks of the
+    /// request do not matter, because they run for each request.
+    pub fn was_fully_checked(&self) -> bool {
+        let is_complete = |result: &HookResult| {
+            result.skipped.is_none_or(str::is_empty) && result.checks.iter().all(|check| check.error.is_none())
+        };
+        self.after.iter().all(|result| result.is_async || is_complete(result))
     }
 
     /// Returns true if a synchronous hook failed.

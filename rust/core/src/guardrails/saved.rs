@@ -91,5 +91,7 @@ mod tests {
         );
         let paths: Vec<_> = problems.unwrap_err().into_iter().map(|problem| problem.path).collect();
         assert_eq!(paths, ["$.checks[0].parameters.minWords", "$.actions.deny"]);
+        let problems = validate(br#"{"checks": [{"id": "default.wordCount"}], "actions": {"stream": "window"}}"#);
+        assert_eq!(problems.unwrap_err()[0].path, "$.actions.stream");
     }
 }

@@ -11,6 +11,8 @@ use super::check::Stage;
 pub enum TextScope {
     #[default]
     LastMessage,
+    /// The last message of the user. Only some partners have a parameter for it.
+    LastUserMessage,
     User,
     System,
     ToolResults,
@@ -26,7 +28,7 @@ impl TextScope {
     pub fn includes_output(self, kind: TextKind) -> bool {
         match self {
             Self::LastMessage | Self::All => true,
-            Self::User | Self::System => false,
+            Self::LastUserMessage | Self::User | Self::System => false,
             Self::ToolResults => kind == TextKind::ToolResult,
             Self::ToolArguments => kind == TextKind::ToolArguments,
         }
@@ -36,10 +38,15 @@ impl TextScope {
     /// check that measures texts ignores reasoning and the arguments of tools.
     pub fn select(self, stage: Stage, texts: &[TextPart], measures: bool) -> Vec<usize> {
         let last = texts.iter().map(|part| part.group).max().unwrap_or_default();
+        let of_user = texts.iter().filter(|part| part.role == TextRole::User);
+        let last_of_user = of_user.map(|part| part.group).max().unwrap_or_default();
         let is_set = |part: &TextPart| matches!(part.kind, TextKind::Text | TextKind::Refusal | TextKind::ToolResult);
         let is_in_scope = |part: &TextPart| match self {
             Self::LastMessage if stage == Stage::Output => !measures || is_set(part),
             Self::LastMessage => part.group == last && (!measures || is_set(part)),
+            Self::LastUserMessage => {
+                part.role == TextRole::User && part.group == last_of_user && (!measures || is_set(part))
+            }
             Self::User => {
                 part.role == TextRole::User
                     && (part.kind == TextKind::Text || part.kind == TextKind::Other && !measures)

@@ -235,6 +235,7 @@ impl<'w> RouteExecutor<'w> {
     /// client if they deny the request.
     async fn prepare_target(&mut self, node: &'w Node) -> Result<(Target<'w>, PreparedBody, Option<UpstreamResponse>)> {
         self.hooks = None;
+        self.log.begin_target();
         let mut prepared = self.replay_body.prepare(self.parameters_for(node)).await?;
         let checked = match self.resolve_target(node, &mut prepared).await {
             Ok(target) => self.check_request(node, &target, &mut prepared).await.map(|denied| (target, denied)),
@@ -269,7 +270,7 @@ impl<'w> RouteExecutor<'w> {
             return Ok(None);
         }
         let Some(mut hooks) = TargetHooks::for_target(self, node, target, prepared).await? else { return Ok(None) };
-        self.log.details.hook_results = Some(hooks.results().clone());
+        self.log.details.set_hook_results(hooks.results().clone());
         let denied = hooks.check_request(self, node, prepared).await?;
         self.hooks = Some(hooks);
         Ok(denied)
@@ -495,13 +496,7 @@ impl<'w> RouteExecutor<'w> {
             response.await_body_start(operation, Duration::MAX).await?;
             response.buffer_stream(framing, operation, share).await
         };
-        let is_held = match self.time_left() {
-            Some(left) => {
-                let late = |_| Error::Timeout { milliseconds: left.as_millis() as u64 };
-                tokio::time::timeout(left, holding).await.map_err(late)??
-            }
-            None => holding.await?,
-        };
+        let is_held = self.within_client_deadline(holding).await?;
         let metrics = &self.state.record_sink.metrics;
         if is_held {
             metrics.streams_buffered.add(1);
@@ -511,6 +506,16 @@ impl<'w> RouteExecutor<'w> {
             self.record_step(|| RoutingStep::BufferExceeded { at });
         }
         Ok(())
+    }
+
+    /// Waits for a response, at most until the client's deadline.
+    ///
+    /// # Errors
+    /// `Error::Timeout` if the deadline passes first.
+    pub async fn within_client_deadline<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        let Some(left) = self.time_left() else { return work.await };
+        let late = |_| Error::Timeout { milliseconds: left.as_millis() as u64 };
+        tokio::time::timeout(left, work).await.map_err(late)?
     }
 
     /// Returns the time left until the client's deadline. `None` if it set none.

@@ -33,7 +33,7 @@ use crate::{
         delivery::{self, ResumePoint, UpstreamResponse},
         response_stream::ResumeStream,
     },
-    routing::{executor::RouteExecutor, replay_body::ReplayBody},
+    routing::{executor::RouteExecutor, hooks, replay_body::ReplayBody},
     state::snapshot::Snapshot,
     strategies::Strategy,
 };
@@ -41,6 +41,8 @@ use std::pin::Pin;
 
 /// Maximum number of times that one response is continued by another target.
 const MAX_CONTINUATIONS: u8 = 5;
+/// Why a target with guardrails cannot continue a stream.
+const MUST_CHECK: &str = "its guardrails must check the whole request and response";
 
 impl ResumePoint {
     /// Creates the resume point of a stream that may be continued; `None` for any other response.
@@ -50,6 +52,10 @@ impl ResumePoint {
         response: &UpstreamResponse,
     ) -> Option<Box<Self>> {
         if node.features.recovery.mode() != Mode::Continue || !is_readable_stream(response) {
+            return None;
+        }
+        // A continuation would send the client's unchecked request, and its text would pass without a check.
+        if hooks::may_decide(executor.resolver, node) {
             return None;
         }
         let (body, model) = (executor.replay_body.as_json()?.clone(), executor.replay_body.model.clone());
@@ -287,6 +293,10 @@ impl<'w> RouteExecutor<'w> {
             }
         };
         let Body::Complete(body) = &prepared.body else { return None };
+        if hooks::may_decide(self.resolver, node) {
+            self.record_step(|| RoutingStep::CannotContinue { at, reason: MUST_CHECK });
+            return None;
+        }
         let ResumeRequest { body: resume_body, prefill: beginning } =
             match self.build_resume_request(node, &target, transcript, body) {
                 Ok(again) => again,
@@ -340,6 +350,9 @@ impl<'w> RouteExecutor<'w> {
     /// Returns the reason why a target cannot continue the beginning of a response; `None` if it can. Text completions
     /// always can, because the beginning is part of the prompt.
     pub fn continuation_refusal(&self, node: &Node, target: &Target<'_>) -> Option<&'static str> {
+        if hooks::may_decide(self.resolver, node) {
+            return Some(MUST_CHECK);
+        }
         let (provider, model) = (target.provider, &self.log.model);
         let is_native_format = target.provider_format(self.client_request.route.operation, model).is_none();
         let model_refusal = match self.client_request.requested_operation() {

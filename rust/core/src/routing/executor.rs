@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::{
     accounting::{
-        record::RequestLog,
+        record::{RequestLog, recorded_bodies::RedactingHooks},
         routing_decision::{RoutingDecision, RoutingStep},
     },
     config::Node,
@@ -65,9 +65,12 @@ pub(crate) async fn route_request(
     })?;
     log.metadata.validate()?;
     limit_admission::admit_request(state, resolver.client_request, resolver.caller, log).await?;
-    let may_be_redacted =
-        !resolver.client_request.head.is_guardrail_question && hooks::may_redact_request(resolver, &plan.config.root);
-    let body = log.begin_record_with_redaction(resolver.client_request.head, &state.record_sink, body, may_be_redacted);
+    let redacting_hooks = if resolver.client_request.head.is_guardrail_question {
+        RedactingHooks::new()
+    } else {
+        hooks::find_redacting_hooks(resolver, &plan.config.root)
+    };
+    let body = log.begin_record_with_redaction(resolver.client_request.head, &state.record_sink, body, redacting_hooks);
     let operation = resolver.client_request.requested_operation();
     if let (true, Body::Complete(bytes)) = (operation.has_countable_text(), &body) {
         log.count_input = Some(state.record_sink.token_counter.retain_body(operation, bytes));

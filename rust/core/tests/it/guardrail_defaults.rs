@@ -156,6 +156,37 @@ async fn parameters_of_a_config_are_checked() {
     }
 }
 
+#[tokio::test]
+async fn tools_of_every_client_format_are_checked() {
+    let function = json!({"name": "delete", "description": "d"});
+    let rules = json!({"blockedTypes": ["web_search", "googleSearch"], "blockedFunctionNames": ["delete"]});
+    let guardrail = json!({"deny": true, "requestParametersCheck": {"tools": rules}});
+    let contents = json!([{"role": "user", "parts": [{"text": "hi"}]}]);
+    let messages = json!([{"role": "user", "content": [{"text": "hi"}]}]);
+    for (path, more) in [
+        (CHAT_PATH, json!({"tools": [{"type": "function", "function": function}]})),
+        (CHAT_PATH, json!({"functions": [function]})),
+        (CHAT_PATH, json!({"tools": [{"type": "custom", "custom": function}]})),
+        ("/v1/responses", json!({"input": "hi", "tools": [{"type": "function", "name": "delete"}]})),
+        ("/v1/responses", json!({"input": "hi", "tools": [{"type": "web_search"}]})),
+        ("/v1/messages", json!({"max_tokens": 9, "tools": [{"name": "delete", "input_schema": {}}]})),
+        (
+            "/v1beta/models/m:generateContent",
+            json!({"contents": contents, "tools": [{"functionDeclarations": [function]}]}),
+        ),
+        ("/v1beta/models/m:generateContent", json!({"contents": contents, "tools": [{"google_search": {}}]})),
+        ("/v1beta/models/m:streamGenerateContent", json!({"contents": contents, "tools": [{"googleSearch": {}}]})),
+        ("/model/m/converse", json!({"messages": messages, "toolConfig": {"tools": [{"toolSpec": function}]}})),
+    ] {
+        let (gateway, provider) = (gateway_with_default(Action::Deny), provider_with("fine", false).await);
+        let mut body = chat("hi");
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let config = json!({"input_guardrails": [guardrail]});
+        let response = gateway.send(request_with(&config, &provider, path).body(body.to_string())).await;
+        assert_eq!((response.status, sent_to(&provider)), (446, String::new()), "{path} {more}: {}", response.text());
+    }
+}
+
 fn gzip(text: &str) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
     encoder.write_all(text.as_bytes()).unwrap();

@@ -182,6 +182,62 @@ async fn messages_of_targets_without_guardrails_do_not_repeat_what_others_redact
     assert_eq!(end["attempts"][1]["status"], 200, "{end}");
 }
 
+/// A guardrail whose data show the text, but that changes nothing.
+fn observing() -> Value {
+    json!({"id": "excerpt", "regexMatch": {"rule": "write", "scope": "all"}})
+}
+
+/// A guardrail that redacts something else than the secret.
+fn redacting_phones() -> Value {
+    json!({"id": "phones", "gateway.pii": {"categories": ["PHONE_NUMBER"], "redact": true, "scope": "all"}})
+}
+
+#[tokio::test]
+async fn bodies_of_a_target_do_not_show_what_guardrails_of_others_redact() {
+    let all = json!([redacting(), redacting_phones()]);
+    // The guardrails of both targets, the status of the first, and whether the client's request is recorded.
+    for (first, second, status, expected) in [
+        (json!([redacting()]), json!([]), 503, PLACEHOLDER),
+        (json!([]), json!([redacting()]), 200, "withheld"),
+        (json!([observing()]), json!([redacting()]), 200, "withheld"),
+        (json!([redacting()]), json!([redacting_phones()]), 503, "withheld"),
+        (json!([redacting_phones(), observing()]), all.clone(), 200, "withheld"),
+        (all.clone(), json!([redacting_phones(), observing()]), 503, PLACEHOLDER),
+        (json!([]), json!(["pg-none"]), 200, "withheld"),
+    ] {
+        let case = Case::start(200, "application/json", chat_response("ok")).await;
+        let failing = GoldenProvider::start(503, "application/json", b"{}".to_vec(), 4096).await;
+        let (mut target, mut next) = (case.target("openai"), case.target("anthropic"));
+        (target["input_guardrails"], next["input_guardrails"]) = (first.clone(), second.clone());
+        if status == 503 {
+            target["custom_host"] = json!(failing.server.url());
+            next["provider"] = json!("openai");
+        }
+        let config = json!({"strategy": {"mode": "fallback"}, "targets": [target, next]});
+        let response = case.send_config(&config, &request(&format!("write to {SECRET}"))).await;
+        assert_eq!(response.status, 200, "{first} {second}: {}", response.text());
+        let recorded = case.recorded_request(&format!("{first} {second}"));
+        assert!(recorded.contains(expected), "{first} {second}: {recorded}");
+    }
+}
+
+#[tokio::test]
+async fn hedged_request_is_recorded_without_what_the_first_target_redacts() {
+    let case = Case::start(200, "application/json", chat_response("ok")).await;
+    let slow = ScriptedServer::start(|mut stream, _| async move {
+        // Never responds.
+        while read_request(&mut stream).await.is_some() {}
+    })
+    .await;
+    let (mut target, next) = (case.target("openai"), case.target("openai"));
+    (target["custom_host"], target["input_guardrails"]) = (json!(slow.url()), json!([redacting()]));
+    let strategy = json!({"mode": "fallback", "hedge": {"after_ms": 50, "max_ratio": 1}});
+    let config = json!({"strategy": strategy, "targets": [target, next]});
+    let response = case.send_config(&config, &request(&format!("write to {SECRET}"))).await;
+    assert_eq!(response.status, 200, "{}", response.text());
+    assert!(case.recorded_request("hedge").contains(PLACEHOLDER));
+}
+
 #[tokio::test]
 async fn redacted_response_is_recorded_without_what_was_redacted() {
     let hold = json!({"regexReplace": {"rule": "can.ry@[a-z.]{1,64}", "redactText": "#"}});
@@ -214,11 +270,24 @@ async fn questions_about_redacted_texts_are_recorded_without_them() {
     let saved = json!({"slug": "saved", "provider": "openai", "custom_host": case.provider.server.url()});
     case.gateway.apply_snapshot(&json!({"epoch": "1", "providers": [saved]}));
     let ask = json!({"deny": true, "gateway.promptInjection": {"model": "@saved/judge", "failOnError": true}});
-    let response =
-        case.send("openai", json!({"input_guardrails": [ask, redacting()]}), &request(&format!("to {SECRET}"))).await;
-    assert_eq!(response.status, 200, "{}", response.text());
-    wait_until("both records", || case.spool.frames().iter().filter(|frame| frame.kind == END).count() == 2).await;
-    case.recorded_request("questions");
+    let end_count = || case.spool.frames().iter().filter(|frame| frame.kind == END).count();
+    let target = |guardrails: Value| {
+        let mut target = case.target("openai");
+        target["input_guardrails"] = guardrails;
+        target
+    };
+    let both = target(json!([ask, redacting()]));
+    let targets = [target(json!([ask])), target(json!([redacting()]))];
+    for (config, count) in [
+        (both, 2),
+        // Only another target redacts.
+        (json!({"strategy": {"mode": "fallback"}, "targets": targets}), 4),
+    ] {
+        let response = case.send_config(&config, &request(&format!("to {SECRET}"))).await;
+        assert_eq!(response.status, 200, "{}", response.text());
+        wait_until("both records", || end_count() == count).await;
+        case.recorded_request("questions");
+    }
 }
 
 #[tokio::test]

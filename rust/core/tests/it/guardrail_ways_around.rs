@@ -90,6 +90,26 @@ async fn a_redaction_that_cannot_search_a_text_denies_it() {
 const REPEATED: &str = r#""content":"CANARY","content":"fine""#;
 
 #[tokio::test]
+async fn a_response_that_cannot_be_redacted_is_denied() {
+    let redacting = |mode: &str| json!({"regexReplace": {"rule": "CANARY", "redactText": "#"}, "stream": mode});
+    let mut request = request("hi");
+    for (kind, body) in [
+        ("application/json\r\ncontent-encoding: br", chat_response(&json!({"content": WORD}))),
+        ("application/json", format!("[{}]", chat_response(&json!({"content": WORD})))),
+        ("text/event-stream\r\ncontent-encoding: br", "data: CANARY\n\n".to_owned()),
+        ("text/event-stream", "data: <CANARY>\n\n".to_owned()),
+    ] {
+        request["stream"] = json!(kind.starts_with("text/event-stream"));
+        for mode in ["hold", "window"] {
+            let provider = GoldenProvider::start_with_headers(200, kind, body.clone().into_bytes(), 4096).await;
+            let config = json!({"output_guardrails": [redacting(mode)]});
+            let (response, _) = send("openai", CHAT_PATH, config, &request, provider).await;
+            assert!(!response.text().contains(WORD), "{kind} {mode}: {} {}", response.status, response.text());
+        }
+    }
+}
+
+#[tokio::test]
 async fn values_of_repeated_keys_do_not_get_around_checks() {
     let redacting = json!({"regexReplace": {"rule": WORD, "redactText": "#", "scope": "all"}});
     let window = json!({"regexReplace": {"rule": WORD, "redactText": "#", "scope": "all"}, "stream": "window"});

@@ -1,9 +1,14 @@
 //! Guardrails of configs and callers: what they deny, change and report, in whole responses and streams.
 
 use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt;
 
 use crate::harness::{
-    CHAT_PATH, TestGateway, TestRequest, TestResponse, golden_provider::GoldenProvider, post_with_config, sha256_hex,
+    CHAT_PATH, TestGateway, TestRequest, TestResponse,
+    golden_provider::GoldenProvider,
+    mock_target, post_with_config,
+    scripted_server::{ScriptedServer, read_request},
+    sha256_hex,
 };
 
 const SECRET: &str = "canary@mail.example";
@@ -250,6 +255,32 @@ async fn results_follow_a_stream_that_is_only_observed() {
     let record = gateway.single_record();
     assert_eq!(record["hook_results"]["after_request_hooks"][0]["verdict"], false, "{record}");
     assert_eq!(record["outcome"], "complete");
+}
+
+#[tokio::test]
+async fn a_held_response_ends_at_the_timeout_of_the_client() {
+    let mock = penstock_mock::Server::start().await;
+    let gateway = TestGateway::for_provider(&mock);
+    let mut config = mock_target("chunk_ms=100&chunks=1000");
+    config["output_guardrails"] = json!([denied_words_guardrail()]);
+    let body = json!({"model": "m", "stream": true, "messages": [{"role": "user", "content": "hi"}]});
+    let request = post_with_config(&config, CHAT_PATH, body.to_string()).header("x-stainless-timeout", "0.3");
+    let response = gateway.send(request).await;
+    assert_eq!(response.status, 408, "{}", response.text());
+    // A whole response whose body does not end.
+    let begun = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 999\r\n\r\n{\"id\":";
+    let endless = ScriptedServer::start(move |mut stream, _| async move {
+        while read_request(&mut stream).await.is_some() {
+            stream.write_all(begun).await.unwrap();
+        }
+    })
+    .await;
+    let config = json!({"provider": "openai", "api_key": "k", "custom_host": endless.url(),
+        "output_guardrails": [denied_words_guardrail()]});
+    let body = json!({"model": "m", "messages": [{"role": "user", "content": "hi"}]});
+    let request = post_with_config(&config, CHAT_PATH, body.to_string()).header("x-stainless-timeout", "0.3");
+    let response = GoldenProvider::gateway_trusting_loopback().send(request).await;
+    assert_eq!(response.status, 408, "{}", response.text());
 }
 
 #[tokio::test]

@@ -32,6 +32,7 @@ mod features;
 mod files;
 mod fine_tuning;
 mod forward_headers;
+mod guardrail_caching;
 mod guardrail_checks;
 mod guardrail_defaults;
 mod guardrail_fields;

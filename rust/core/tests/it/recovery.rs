@@ -578,6 +578,36 @@ async fn record_and_explain_state_why_a_target_cannot_continue() {
     }
 }
 
+#[tokio::test]
+async fn does_not_continue_past_guardrails_that_must_check_the_text() {
+    let provider = Server::start().await;
+    let gateway = TestGateway::for_provider(&provider);
+    let (mut broken, mut whole) = (sixty_chunk_target("&fault=cut&after=40"), sixty_chunk_target("&prefix=on"));
+    let redacting = json!([{"regexReplace": {"rule": "say", "scope": "all"}}]);
+    let window = json!([{"regexReplace": {"rule": "say"}, "stream": "window"}]);
+    for (side, guardrails) in [("input_guardrails", &redacting), ("output_guardrails", &window)] {
+        for is_first in [true, false] {
+            let guarded = if is_first { &mut broken } else { &mut whole };
+            guarded[side] = guardrails.clone();
+            let config = recovery_config(&json!("continue"), &[broken.clone(), whole.clone()]);
+            let response = gateway.send(recovery_request(&config, CHAT_PATH)).await;
+            assert_eq!(parse_stream_events(&response).pop().unwrap()["error"]["code"], "upstream_disconnected");
+            let record = gateway.single_record();
+            assert_eq!(record["attempts"].as_array().unwrap().len(), 1, "{side} {is_first}: {record}");
+            if !is_first {
+                let reason = "its guardrails must check the whole request and response";
+                assert_eq!(
+                    pick_fields(&record["decisions"][2], ["step", "reason"]),
+                    json!(["cannot_continue", reason])
+                );
+            }
+            for target in [&mut broken, &mut whole] {
+                target.as_object_mut().unwrap().remove(side);
+            }
+        }
+    }
+}
+
 /// Starts a provider whose streams send these events and then break off.
 async fn start_breaking_provider(content: &[&str]) -> ScriptedServer {
     let events: Vec<u8> = content.iter().flat_map(|data| [b"data: ", data.as_bytes(), b"\n\n"].concat()).collect();

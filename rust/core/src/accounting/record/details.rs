@@ -142,8 +142,10 @@ pub struct RecordDetails {
     pub limit_check_time: Option<Duration>,
     /// Set if the response is translated.
     pub translation_clock: Option<TranslationClock>,
-    /// Results of guardrails.
-    pub hook_results: Option<SharedHookResults>,
+    /// Results of guardrails, of the last target that has any.
+    hook_results: Option<SharedHookResults>,
+    /// True if `hook_results` are those of the current target.
+    has_current_hooks: bool,
     /// Number of guardrail results when the end of the record is written. The end contains at least these results.
     recorded_hooks: usize,
     /// Counter of the requests that guardrails send to models. Created when a guardrail may send one.
@@ -161,12 +163,33 @@ impl RecordDetails {
     pub fn fork(&self) -> Self {
         let guardrail_questions = self.guardrail_questions.clone();
         let (saved_provider, opened_at) = (self.saved_provider.clone(), self.opened_at);
-        Self { saved_provider, opened_at, guardrail_questions, ..Self::default() }
+        let (hook_results, has_current_hooks) = (self.hook_results.clone(), self.has_current_hooks);
+        Self { saved_provider, opened_at, guardrail_questions, hook_results, has_current_hooks, ..Self::default() }
     }
 
     /// Returns the counter of the requests that guardrails send to models. All targets of the request share it.
     pub fn guardrail_questions(&self) -> Arc<AtomicUsize> {
         Arc::clone(self.guardrail_questions.get_or_init(Arc::default))
+    }
+
+    /// Marks the next target as one without guardrails.
+    pub fn begin_target(&mut self) {
+        self.has_current_hooks = false;
+    }
+
+    /// Sets the results of the current target's guardrails.
+    pub fn set_hook_results(&mut self, results: SharedHookResults) {
+        (self.hook_results, self.has_current_hooks) = (Some(results), true);
+    }
+
+    /// Returns the results of guardrails, of the last target that has any.
+    pub fn hook_results(&self) -> Option<&SharedHookResults> {
+        self.hook_results.as_ref()
+    }
+
+    /// Returns the results of guardrails if they are those of the current target.
+    pub fn current_hook_results(&self) -> Option<&SharedHookResults> {
+        self.hook_results.as_ref().filter(|_| self.has_current_hooks)
     }
 
     /// Stores the current number of guardrail results, just before the end of the record is written.
@@ -187,7 +210,7 @@ impl RecordDetails {
     /// Takes from `other` the fields that describe the attempt that responded.
     pub fn adopt_target(&mut self, other: Self) {
         (self.saved_provider, self.translation_clock) = (other.saved_provider, other.translation_clock);
-        self.hook_results = other.hook_results;
+        (self.hook_results, self.has_current_hooks) = (other.hook_results, other.has_current_hooks);
         self.attempts.extend(other.attempts);
         self.attempts.truncate(MAX_ATTEMPTS);
     }

@@ -232,10 +232,14 @@ impl Record {
             ..usage
         });
         let cache_entry = self.log.pending_cache_entry.take();
-        // A stream that failed a guardrail at its end has status 200, but no other client may get it.
-        let has_failed = self.log.details.hook_results.as_ref().is_some_and(|results| results.lock().has_failed());
-        if let (Some(cache_entry), Outcome::Complete, None, false) =
-            (cache_entry, outcome, self.log.error_code, has_failed)
+        // A stream that failed a guardrail at its end has status 200, but no other client may get it. Nor may another
+        // client get a response that a guardrail could not check.
+        let is_checked = self.log.details.current_hook_results().is_none_or(|results| {
+            let results = results.lock();
+            !results.has_failed() && results.was_fully_checked()
+        });
+        if let (Some(cache_entry), Outcome::Complete, None, true) =
+            (cache_entry, outcome, self.log.error_code, is_checked)
         {
             cache_entry.store();
         }
@@ -297,7 +301,7 @@ impl Record {
 
     /// Returns the results of guardrails if asynchronous ones still run.
     fn waiting_hooks(&self) -> Option<SharedHookResults> {
-        self.log.details.hook_results.clone().filter(SharedHookResults::is_waiting)
+        self.log.details.hook_results().filter(|results| results.is_waiting()).cloned()
     }
 
     /// Marks the request as no longer in flight, updates the metrics and returns the duration.
@@ -564,7 +568,7 @@ mod tests {
         record.log.details.identity.organisation_id = Some("org".into());
         record.log.trace_id = Some("trace".into());
         let results = SharedHookResults::default();
-        record.log.details.hook_results = Some(results.clone());
+        record.log.details.set_hook_results(results.clone());
         let group = results.begin_group();
         record.write_end_early(Outcome::Complete);
         results.lock().add(Stage::Input, vec![late_result()]);

@@ -14,8 +14,9 @@ use crate::accounting::{
     spool::{SpoolEntry, frame::FrameKind},
 };
 
-/// Recorded in place of a request that guardrails may redact, if they never checked it.
-const UNCHECKED_REQUEST: &[u8] = br#"{"withheld":"not recorded, because no guardrail has redacted it"}"#;
+/// Recorded in place of a request that guardrails may redact, if no target has checked it with all of them.
+const UNCHECKED_REQUEST: &[u8] =
+    br#"{"withheld":"not recorded, because not all guardrails that redact it have checked it"}"#;
 
 /// The client's body as the record shows it.
 #[derive(Debug, Default)]
@@ -31,6 +32,10 @@ enum ClientBody {
     Redacted(Bytes),
 }
 
+/// Fingerprints of the synchronous guardrails that may redact a request at any of its targets. `None` stands for a
+/// guardrail that cannot be found, so that no target has it.
+pub type RedactingHooks = Vec<Option<u64>>;
+
 /// Bodies of a request and of its current attempt.
 #[derive(Debug, Default)]
 pub struct RecordedBodies {
@@ -39,8 +44,10 @@ pub struct RecordedBodies {
     /// Recorded body of the client, to compare it with the body that was sent upstream.
     client_bytes: Option<Bytes>,
     client_request: ClientBody,
-    /// True if guardrails of any target may redact the client's body.
-    may_be_redacted: bool,
+    /// Guardrails that may redact the client's body. Empty: the record shows all bodies as they are.
+    redacting_hooks: RedactingHooks,
+    /// True if every one of `redacting_hooks` has checked the body of the current target.
+    is_fully_redacted: bool,
     /// True if the recorded body is not the client's own, because guardrails redacted it or never checked it.
     hides_client_request: bool,
     /// Body that the current attempt sent.
@@ -59,13 +66,20 @@ impl RecordedBodies {
             ClientBody::Unchecked(bytes) => ClientBody::Unchecked(bytes.clone()),
             _ => ClientBody::Recorded,
         };
-        let (entry, is_forwarded, may_be_redacted) = (self.entry.clone(), self.is_forwarded, self.may_be_redacted);
-        Self { entry, client_request, may_be_redacted, is_forwarded, ..Self::default() }
+        Self {
+            entry: self.entry.clone(),
+            client_request,
+            redacting_hooks: self.redacting_hooks.clone(),
+            is_fully_redacted: self.is_fully_redacted,
+            is_forwarded: self.is_forwarded,
+            ..Self::default()
+        }
     }
 
     /// Takes from `other` the bodies of the attempt that responded.
     pub fn adopt_target(&mut self, other: Self) {
-        let Self { upstream_request, response_tap, is_forwarded, client_request, .. } = other;
+        let Self { upstream_request, response_tap, is_forwarded, client_request, is_fully_redacted, .. } = other;
+        self.is_fully_redacted = is_fully_redacted;
         match (&self.client_request, client_request) {
             (ClientBody::Unchecked(_), checked @ ClientBody::Unchanged(_))
             | (ClientBody::Unchecked(_) | ClientBody::Unchanged(_), checked @ ClientBody::Redacted(_)) => {
@@ -88,14 +102,25 @@ impl RecordedBodies {
     /// Returns true if the record may show texts of the provider that are not a part of a body. They may repeat the
     /// client's body, which guardrails of another target may redact.
     pub fn may_show_texts(&self) -> bool {
-        self.is_recording() && !self.may_be_redacted
+        self.is_recording() && !self.may_be_redacted()
+    }
+
+    /// Returns true if guardrails of any target may redact the client's body.
+    pub fn may_be_redacted(&self) -> bool {
+        !self.redacting_hooks.is_empty()
+    }
+
+    /// Returns true if the record must not show the body that was sent to the current target, nor data of its checks.
+    /// They may hold texts that a guardrail of another target redacts.
+    pub fn hides_unredacted_texts(&self) -> bool {
+        self.may_be_redacted() && !self.is_fully_redacted
     }
 
     /// Records the client's body. If guardrails may redact it, `record_client_request` records it after they ran.
-    pub(super) fn set_client_request(&mut self, body: &Bytes, may_be_redacted: bool) {
+    pub(super) fn set_client_request(&mut self, body: &Bytes, redacting_hooks: RedactingHooks) {
         let Some(entry) = &self.entry else { return };
-        self.may_be_redacted = may_be_redacted;
-        if may_be_redacted {
+        self.redacting_hooks = redacting_hooks;
+        if self.may_be_redacted() {
             self.client_request = ClientBody::Unchecked(body.clone());
         } else {
             let body = mask_secrets(body.clone());
@@ -104,8 +129,19 @@ impl RecordedBodies {
         }
     }
 
-    /// Marks the client's body as checked by guardrails. `redacted` is the redacted body, if they redacted anything.
-    pub fn set_checked_request(&mut self, redacted: Option<Bytes>) {
+    /// Marks the request to the next target as not checked.
+    pub fn begin_target(&mut self) {
+        self.is_fully_redacted = false;
+    }
+
+    /// Marks the client's body as checked by the guardrails of one target. `redacted` is the redacted body, if they
+    /// redacted anything. The record shows the result only if `has_hook` finds all `redacting_hooks` among them:
+    /// otherwise the body may hold what a guardrail of another target redacts.
+    pub fn set_checked_request(&mut self, redacted: Option<Bytes>, has_hook: impl Fn(u64) -> bool) {
+        self.is_fully_redacted = self.redacting_hooks.iter().all(|hook| hook.is_some_and(&has_hook));
+        if !self.is_fully_redacted {
+            return;
+        }
         self.client_request = match (mem::take(&mut self.client_request), redacted) {
             (ClientBody::Recorded, _) => ClientBody::Recorded,
             (_, Some(redacted)) => ClientBody::Redacted(redacted),
@@ -161,7 +197,8 @@ impl RecordedBodies {
     /// Records the bodies of the current attempt, because the client gets its response.
     pub fn deliver(&mut self) {
         self.record_client_request();
-        let (sent, received) = (self.upstream_request.take(), self.client_bytes.take());
+        let sent = self.upstream_request.take().filter(|_| !self.hides_unredacted_texts());
+        let received = self.client_bytes.take();
         if let (Some(entry), Some(sent)) = (&self.entry, sent)
             && received.as_ref() != Some(&sent)
         {

@@ -192,6 +192,12 @@ impl RequestLog {
         (self.dropped_params, self.response_report, self.hides_usage) = (dropped, response_report, hides_usage);
     }
 
+    /// Marks the next target as one whose request no guardrail has checked.
+    pub fn begin_target(&mut self) {
+        self.bodies.begin_target();
+        self.details.begin_target();
+    }
+
     /// Clears the fields that were recorded for a target whose response is not used.
     pub fn clear_target(&mut self) {
         (self.provider_model, self.billing.backing_model, self.upstream_latency, self.response_report) =

@@ -216,14 +216,14 @@ fn write_limits(line: &mut ObjectWriter<'_>, log: &RequestLog) {
 }
 
 /// Writes the results of guardrails. The data of the checks may contain parts of texts, so it is left out if bodies are
-/// not recorded.
+/// not recorded, or if a guardrail of another target redacts them.
 fn write_hook_results(line: &mut ObjectWriter<'_>, log: &RequestLog, shows_data: bool) {
-    let Some(shared) = &log.details.hook_results else { return };
+    let Some(shared) = log.details.hook_results() else { return };
     let results = shared.lock();
     if results.is_empty() {
         return;
     }
-    let shows_data = shows_data && log.detail != Detail::MetricsOnly;
+    let shows_data = shows_data && log.detail != Detail::MetricsOnly && !log.bodies.hides_unredacted_texts();
     let is_short = line.serialize_if_short("hook_results", &results.log_view(shows_data), MAX_HOOK_RESULT_BYTES);
     if !is_short {
         line.serialize_value("hook_results", &results.log_view(false));

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use penstock_llm::operation::Operation;
 use penstock_net::{body::Body, headers::Headers};
 
-use super::{Detail, Record, RecordSink, RequestLog, serialize};
+use super::{Detail, Record, RecordSink, RequestLog, recorded_bodies::RedactingHooks, serialize};
 use crate::{
     accounting::{
         body_secrets::issues_credential,
@@ -21,7 +21,7 @@ impl RequestLog {
     /// Writes the beginning of the record to the spool, with the request's body. Must be called before anything is sent
     /// upstream.
     pub fn begin_record(&mut self, head: &RequestHead, sink: &RecordSink, body: Body) -> Body {
-        self.begin_record_with_redaction(head, sink, body, false)
+        self.begin_record_with_redaction(head, sink, body, RedactingHooks::new())
     }
 
     /// Writes the beginning of the record to the spool. A body that guardrails may redact is written after they have
@@ -31,7 +31,7 @@ impl RequestLog {
         head: &RequestHead,
         sink: &RecordSink,
         body: Body,
-        may_be_redacted: bool,
+        redacting_hooks: RedactingHooks,
     ) -> Body {
         self.details.mark_parsed();
         let (Some(entry), Some(workspace)) = (self.spool.clone(), self.admitted_workspace) else { return body };
@@ -39,7 +39,7 @@ impl RequestLog {
         if let Body::Complete(bytes) = &body {
             entry.request_bytes.store(bytes.len() as u64, Ordering::Relaxed);
             if self.bodies.is_recording() && !bytes.is_empty() {
-                self.bodies.set_client_request(bytes, may_be_redacted);
+                self.bodies.set_client_request(bytes, redacting_hooks);
             }
         }
         entry.begin(Source::Admitted(workspace), |out| serialize::write_begin(out, &entry, head, self, sink.worker));
@@ -57,7 +57,7 @@ impl RequestLog {
 
     /// Discards the recorded response of the provider if guardrails removed a part of it.
     fn hide_redacted_response(&mut self) {
-        let results = self.details.hook_results.as_ref();
+        let results = self.details.current_hook_results();
         if results.is_some_and(|results| results.lock().has_redacted(Stage::Output)) {
             self.bodies.hide_response();
         }

@@ -19,6 +19,7 @@ pub mod plugins;
 mod prefix;
 mod profanity;
 mod replacement;
+mod request_tools;
 mod request_types;
 mod secrets;
 mod text;

@@ -34,6 +34,12 @@ pub(super) const ROWS: &[CheckRow] = &[
     },
 ];
 
+/// Returns the error of a request without a model. It counts as failed, because the provider may choose a model that is
+/// not allowed.
+fn no_model() -> CheckError {
+    CheckError { is_failure: true, ..CheckError::new("the request names no model") }
+}
+
 #[derive(Debug, Deserialize)]
 struct AllowedModels {
     models: Vec<String>,
@@ -50,7 +56,7 @@ impl AllowedModels {
 impl Check for AllowedModels {
     fn run(&self, input: &CheckInput<'_>) -> Result<CheckOutcome, CheckError> {
         if input.model.is_empty() {
-            return Err(CheckError::new("the request names no model"));
+            return Err(no_model());
         }
         let is_listed = self.models.iter().any(|model| model == input.model);
         let verdict = is_listed != self.not;
@@ -98,7 +104,7 @@ impl ModelRules {
 impl Check for ModelRules {
     fn run(&self, input: &CheckInput<'_>) -> Result<CheckOutcome, CheckError> {
         if input.model.is_empty() {
-            return Err(CheckError::new("the request names no model"));
+            return Err(no_model());
         }
         let allowed = self.allowed_models(input.metadata);
         if allowed.is_empty() {
@@ -116,9 +122,13 @@ impl Check for ModelRules {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::{Stage, tests::run_on},
+        super::{
+            Stage, compile_check,
+            tests::{input_of, run_on},
+        },
         *,
     };
+    use crate::parse::document_reader::Strictness;
 
     fn allows(id: &str, parameters: Value) -> bool {
         run_on(id, parameters, Stage::Input, "x").unwrap().verdict
@@ -131,6 +141,20 @@ mod tests {
                 && !allows("default.modelwhitelist", json!({"models": []}))
         );
         assert!(allows("default.modelWhitelist", json!({"models": ["x"], "not": true})));
+    }
+
+    #[test]
+    fn a_request_without_a_model_fails() {
+        for (id, parameters) in [
+            ("default.modelWhitelist", json!({"models": ["m"]})),
+            ("default.modelWhitelist", json!({"models": ["m"], "not": true})),
+            ("default.modelRules", json!({"rules": {"defaults": ["*"]}})),
+        ] {
+            let compiled = compile_check(id, &parameters, "", Strictness::StrictWithLints).unwrap();
+            let request = json!({});
+            let input = CheckInput { model: "", ..input_of(&request, &[]) };
+            assert!(compiled.check.run(&input).unwrap_err().is_failure, "{id}");
+        }
     }
 
     #[test]

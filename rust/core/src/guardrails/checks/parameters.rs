@@ -5,8 +5,12 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::guardrails::check::{
-    Check, CheckError, CheckInput, CheckOutcome, CheckRow, CompileResult, Stages, read_parameters,
+use super::request_tools::{RequestTool, find_tools};
+use crate::{
+    guardrails::check::{
+        Check, CheckError, CheckInput, CheckOutcome, CheckRow, CompileResult, Stages, read_parameters,
+    },
+    parse::document_reader::to_snake_case,
 };
 
 pub(super) const ROWS: &[CheckRow] = &[CheckRow {
@@ -73,9 +77,31 @@ fn reasons_against<'r, T: PartialEq<U>, U: ?Sized>(
     }
 }
 
+impl ToolRules {
+    /// Returns the reasons against a tool.
+    fn reasons_against(&self, tool: &RequestTool<'_>) -> Vec<&'static str> {
+        let kind = to_snake_case(tool.kind);
+        let by_type =
+            reasons_against(&self.blocked_types, &self.allowed_types, &kind, ["type_blocked", "type_not_allowed"]);
+        let (blocked, allowed) = (&self.blocked_function_names, &self.allowed_function_names);
+        let reasons = ["name_blocked", "name_not_allowed"];
+        let by_name = if tool.is_built_in() {
+            let in_snake_case = |names: &[String]| names.iter().map(|name| to_snake_case(name)).collect::<Vec<_>>();
+            reasons_against(&in_snake_case(blocked), &in_snake_case(allowed), &kind, reasons)
+        } else {
+            reasons_against(blocked, allowed, tool.name, reasons)
+        };
+        by_type.into_iter().chain(by_name).collect()
+    }
+}
+
 impl RequestParameters {
     fn compile(parameters: Value) -> CompileResult {
-        let rules: Self = read_parameters(parameters)?;
+        let mut rules: Self = read_parameters(parameters)?;
+        // Types of built-in tools are written in two ways, such as `googleSearch` and `google_search`.
+        for kind in rules.tools.blocked_types.iter_mut().chain(&mut rules.tools.allowed_types) {
+            *kind = to_snake_case(kind);
+        }
         let Self { tools, params } = &rules;
         let both = [
             (".tools.blockedTypes", find_common(&tools.blocked_types, &tools.allowed_types)),
@@ -94,24 +120,9 @@ impl RequestParameters {
     }
 
     fn blocked_tools(&self, request: &Value) -> Vec<Value> {
-        let rules = &self.tools;
-        let tools = request["tools"].as_array().into_iter().flatten();
-        let blocked = tools.filter_map(|tool| {
-            let kind = tool["type"].as_str().unwrap_or("function");
-            let name = [&tool["function"]["name"], &tool["name"]].into_iter().find_map(Value::as_str).unwrap_or(kind);
-            let reasons: Vec<_> = [
-                reasons_against(&rules.blocked_types, &rules.allowed_types, kind, ["type_blocked", "type_not_allowed"]),
-                reasons_against(
-                    &rules.blocked_function_names,
-                    &rules.allowed_function_names,
-                    name,
-                    ["name_blocked", "name_not_allowed"],
-                ),
-            ]
-            .into_iter()
-            .flatten()
-            .collect();
-            (!reasons.is_empty()).then(|| json!({"type": kind, "name": name, "reasons": reasons}))
+        let blocked = find_tools(request).into_iter().filter_map(|tool| {
+            let reasons = self.tools.reasons_against(&tool);
+            (!reasons.is_empty()).then(|| json!({"type": tool.kind, "name": tool.name, "reasons": reasons}))
         });
         blocked.collect()
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use super::rewriting::decides;
 use crate::{
     auth::gateway_key::DefaultGuardrails,
     config::Node,
@@ -95,6 +96,13 @@ pub(super) fn find_hooks(resolver: &TargetResolver<'_>, node: &Node, stage: Stag
         }
     }
     Ok(hooks)
+}
+
+/// Returns true if guardrails may deny or change a request to a node or its response, or if one cannot be found.
+pub(crate) fn may_decide(resolver: &TargetResolver<'_>, node: &Node) -> bool {
+    [Stage::Input, Stage::Output].into_iter().any(|stage| {
+        find_hooks(resolver, node, stage).map_or(true, |hooks| hooks.iter().any(|(hook, _)| decides(hook)))
+    })
 }
 
 /// Hooks of a request to one target.

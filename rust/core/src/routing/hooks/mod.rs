@@ -1,6 +1,7 @@
 //! Guardrails of a request: the hooks of its target and the defaults of its caller, run before it is sent and after the
 //! response.
 
+mod caching;
 mod denial;
 mod effective;
 mod external;
@@ -33,8 +34,8 @@ use penstock_net::{ResponseBody, body::Body, memory_budget::BudgetedBytes};
 use serde_json::Value;
 
 pub(crate) use denial::DENIED_STATUS;
-pub(crate) use effective::{describe_guardrails, has_defaults, read_responses};
-pub(crate) use request_check::may_redact_request;
+pub(crate) use effective::{describe_guardrails, has_defaults, may_decide, read_responses};
+pub(crate) use request_check::find_redacting_hooks;
 pub use trial::Trial;
 
 use self::{
@@ -125,7 +126,8 @@ fn build_runner(executor: &RouteExecutor<'_>, before: &[Arc<Hook>], after: &[Arc
             let requested = executor.client_request.control.trace_id.map(ToOwned::to_owned);
             let trace_id = requested.or_else(|| executor.log.trace_id.clone());
             let question_count = executor.log.details.guardrail_questions();
-            let hides_texts = before.iter().chain(after).any(|hook| !hook.is_async && hook.may_redact());
+            let redacts = |hook: &Arc<Hook>| !hook.is_async && hook.may_redact();
+            let hides_texts = executor.log.bodies.may_be_redacted() || before.iter().chain(after).any(redacts);
             ModelAccess::new(state, caller, trace_id, question_count, hides_texts, route_question)
         }),
     }
@@ -230,12 +232,6 @@ impl TargetHooks {
         response.client_rewriter = build_rewriter(&self.restorations, framing);
     }
 
-    /// Returns the bytes that distinguish these hooks in the key of a cached response.
-    pub fn cache_key(&self) -> Vec<u8> {
-        let hooks = self.before.iter().chain(&self.after);
-        hooks.flat_map(|hook| hook.fingerprint.to_le_bytes()).collect()
-    }
-
     /// Runs hooks and adds their results. Asynchronous hooks run in the background, and add their results at their end.
     async fn run(&self, gateway: &GatewayState, hooks: &[Arc<Hook>], subject: Arc<HookSubject>) -> HookRun {
         let stage = subject.stage;
@@ -307,23 +303,6 @@ impl TargetHooks {
         !self.is_strict && self.before.iter().chain(&self.after).any(|hook| !hook.is_async)
     }
 
-    /// Adds the results of this request to a cached response, in place of the results in it. Hooks after the response
-    /// do not run again.
-    pub async fn decorate_cached(&self, mut response: UpstreamResponse) -> Result<UpstreamResponse> {
-        let Some(bytes) = response.incoming.body.buffered_bytes().cloned() else { return Ok(response) };
-        let without_results = {
-            let bytes = bytes.clone();
-            move || {
-                let mut body: Value = serde_json::from_slice(&bytes).ok()?;
-                body.as_object_mut()?.shift_remove("hook_results")?;
-                Some(body)
-            }
-        };
-        let changed = run_offloaded(bytes.len(), without_results).await?;
-        self.append_results(&mut response, bytes, changed).await?;
-        Ok(response)
-    }
-
     /// Runs the hooks after a successful response, and adds all results to it.
     pub async fn check_response(
         &self,
@@ -341,7 +320,8 @@ impl TargetHooks {
         match framing {
             Some(framing) => self.check_stream(executor, response, framing, runs).await,
             None if runs || self.results.lock().has_visible() => {
-                let Some(bytes) = self.collect(executor, &mut response).await? else {
+                let collecting = self.collect(executor, &mut response);
+                let Some(bytes) = executor.within_client_deadline(collecting).await? else {
                     return Ok(self.conclude_unreadable(executor, response, TOO_LARGE, runs));
                 };
                 if !delivery::is_uncompressed(response.headers()) {
@@ -428,7 +408,8 @@ impl TargetHooks {
         }
         let operation = self.subject.operation;
         let share = executor.state.shared.recovery_memory.new_permit();
-        if !response.buffer_stream(framing, operation, share).await? {
+        let holding = response.buffer_stream(framing, operation, share);
+        if !executor.within_client_deadline(holding).await? {
             return Ok(self.conclude_unreadable(executor, response, TOO_LARGE, runs));
         }
         let bytes = response.incoming.body.buffered_bytes().cloned().unwrap_or_default();

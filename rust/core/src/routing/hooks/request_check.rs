@@ -12,7 +12,7 @@ use super::{
     runner,
 };
 use crate::{
-    accounting::routing_decision::RoutingStep,
+    accounting::{record::recorded_bodies::RedactingHooks, routing_decision::RoutingStep},
     config::Node,
     error::{Error, PromptError, Result},
     gateway_state::GatewayState,
@@ -22,24 +22,32 @@ use crate::{
     routing::{executor::RouteExecutor, replay_body::PreparedBody},
 };
 
-/// Returns true if a guardrail of any target may redact the request, so that its log must wait for the guardrails.
-pub(crate) fn may_redact_request(resolver: &TargetResolver<'_>, node: &Node) -> bool {
-    let redacts = |hook: &Hook| !hook.is_async && hook.may_redact();
-    let own = match find_hooks(resolver, node, Stage::Input) {
-        Ok(hooks) => hooks.iter().any(|(hook, _)| redacts(hook)),
-        // A guardrail is missing or cannot run, so the request will fail.
-        Err(_) => true,
-    };
-    own || node.targets.iter().any(|target| may_redact_request(resolver, target))
+/// Returns the guardrails that may redact the request at any target, for which its log must wait.
+pub(crate) fn find_redacting_hooks(resolver: &TargetResolver<'_>, node: &Node) -> RedactingHooks {
+    let mut redacting = RedactingHooks::new();
+    add_redacting_hooks(resolver, node, &mut redacting);
+    redacting
 }
 
-/// Records the request in the log: as the client sent it, or without the texts that guardrails redacted.
-fn record_checked_request(executor: &mut RouteExecutor<'_>, prepared: &PreparedBody, is_redacted: bool) {
-    let redacted = match &prepared.body {
-        Body::Complete(bytes) if is_redacted => Some(bytes.clone()),
-        _ => None,
+fn add_redacting_hooks(resolver: &TargetResolver<'_>, node: &Node, redacting: &mut RedactingHooks) {
+    for target in &node.targets {
+        add_redacting_hooks(resolver, target, redacting);
+    }
+    if !node.targets.is_empty() {
+        // Only targets without further targets get requests. They have inherited the guardrails of this node.
+        return;
+    }
+    let hooks = match find_hooks(resolver, node, Stage::Input) {
+        Ok(hooks) => hooks,
+        // A guardrail is missing or cannot run, so no target can run it.
+        Err(_) => return redacting.push(None),
     };
-    executor.log.bodies.set_checked_request(redacted);
+    for (hook, _) in hooks {
+        let fingerprint = Some(hook.fingerprint);
+        if !hook.is_async && hook.may_redact() && !redacting.contains(&fingerprint) {
+            redacting.push(fingerprint);
+        }
+    }
 }
 
 impl TargetHooks {
@@ -65,7 +73,7 @@ impl TargetHooks {
                 // The log shows the denied request without the texts that were redacted.
                 self.replace_request(prepared).await?;
             }
-            record_checked_request(executor, prepared, is_redacted);
+            self.record_checked_request(executor, prepared, is_redacted);
             let at = node.path.clone();
             executor.record_step(|| RoutingStep::Failed { at, error: "guardrail_denied" });
             let api_format = executor.client_request.api_format;
@@ -81,8 +89,21 @@ impl TargetHooks {
         if run.is_changed || is_checked {
             self.replace_request(prepared).await?;
         }
-        record_checked_request(executor, prepared, is_redacted);
+        self.record_checked_request(executor, prepared, is_redacted);
         Ok(None)
+    }
+
+    /// Records the request in the log: as the client sent it, or without the texts that guardrails redacted.
+    fn record_checked_request(&self, executor: &mut RouteExecutor<'_>, prepared: &PreparedBody, is_redacted: bool) {
+        let redacted = match &prepared.body {
+            Body::Complete(bytes) if is_redacted => Some(bytes.clone()),
+            _ => None,
+        };
+        let has_hook = |fingerprint| self.before.iter().any(|hook| !hook.is_async && hook.fingerprint == fingerprint);
+        let bodies = &mut executor.log.bodies;
+        bodies.set_checked_request(redacted, has_hook);
+        // The log has the response to the client, too.
+        self.results.lock().hides_request |= bodies.hides_unredacted_texts();
     }
 
     /// Reports the hooks after the response as skipped, if they will not be able to read the response.

@@ -193,15 +193,18 @@ fn skip_reason(hook: &Hook, subject: &HookSubject) -> Option<(&'static str, bool
     if !subject.reading.includes(subject.stage) {
         return (!has_type_check).then_some((NOT_READ, false));
     }
-    // A denying hook denies a subject that it cannot read. So does a hook that redacts requests: a client could choose
-    // a body that only the provider can read.
-    let must_read = subject.stage == Stage::Input && hook.may_redact();
-    subject.unreadable.map(|reason| (reason, hook.denies || must_read))
+    subject.unreadable.map(|reason| (reason, must_read(hook)))
+}
+
+/// Returns true if a hook denies what it cannot read: if it denies, or if it redacts. A client could choose a body that
+/// only the provider can read, and a response that is too large would pass with all that must be redacted.
+pub fn must_read(hook: &Hook) -> bool {
+    hook.denies || hook.may_redact()
 }
 
 /// Returns the result of a hook that cannot read the texts that it should check.
 pub fn unreadable_result(hook: &Hook, reason: &'static str) -> HookResult {
-    skipped_result(hook, reason, hook.denies)
+    skipped_result(hook, reason, must_read(hook))
 }
 
 /// Returns the result of a hook that did not run. An asynchronous hook does not deny.

@@ -36,7 +36,9 @@ use crate::{
 
 /// Maximum bytes of a stream that are stored for the hooks at its end.
 const MAX_BUFFERED_BYTES: usize = 4 * 1024 * 1024;
-/// Beginnings of the events that end a stream.
+/// Maximum bytes of the final event and of what follows it, which wait for the hooks.
+const MAX_HELD_BYTES: usize = 256 * 1024;
+/// First lines of the events that end a stream.
 const LAST_EVENTS: [&[u8]; 5] = [
     b"data: [DONE]",
     b"event: message_stop",
@@ -52,6 +54,10 @@ struct PassedStream {
     is_too_large: bool,
     /// The final event and the bytes after it, which wait for the hooks.
     held: Vec<u8>,
+    /// Last byte of the chunks before; `None` at the beginning of the stream.
+    last_byte: Option<u8>,
+    /// True if more than `MAX_HELD_BYTES` followed the final event, so that nothing waits any more.
+    is_released: bool,
 }
 
 impl PassedStream {
@@ -62,14 +68,28 @@ impl PassedStream {
         } else {
             self.buffered.extend_from_slice(&chunk);
         }
-        if !self.held.is_empty() {
-            self.held.extend_from_slice(&chunk);
-            return Bytes::new();
+        if self.is_released {
+            return chunk;
         }
-        let begin = LAST_EVENTS.iter().filter_map(|event| memmem::find(&chunk, event)).min();
+        let begin = if self.held.is_empty() { self.find_last_event(&chunk) } else { Some(0) };
+        self.last_byte = chunk.last().copied().or(self.last_byte);
         let Some(begin) = begin else { return chunk };
         self.held.extend_from_slice(&chunk[begin..]);
+        if self.held.len() > MAX_HELD_BYTES {
+            self.is_released = true;
+            return [&chunk[..begin], &*std::mem::take(&mut self.held)].concat().into();
+        }
         chunk.slice(..begin)
+    }
+
+    /// Returns the position of the final event in a chunk. It begins a line: a model may write the same words in a
+    /// text.
+    fn find_last_event(&self, chunk: &[u8]) -> Option<usize> {
+        let begins_line = |at: &usize| {
+            let before = if *at == 0 { self.last_byte } else { Some(chunk[at - 1]) };
+            before.is_none_or(|byte| matches!(byte, b'\n' | b'\r'))
+        };
+        LAST_EVENTS.iter().filter_map(|event| memmem::find_iter(chunk, event).find(begins_line)).min()
     }
 }
 
@@ -147,7 +167,7 @@ pub(super) fn attach(
     let (runner, results, sink) = (hooks.runner.clone(), hooks.results.clone(), Arc::clone(sink));
     let subject = hooks.response_subject(Value::Null, Vec::new(), 0, None);
     let end = async move {
-        let PassedStream { buffered, is_too_large, mut held } =
+        let PassedStream { buffered, is_too_large, mut held, .. } =
             std::mem::take(&mut *passed.lock().unwrap_or_else(PoisonError::into_inner));
         if results.lock().after.iter().any(|result| result.denies) {
             return Ok(ResponseBody::from_bytes(held.into()));
@@ -229,5 +249,31 @@ mod tests {
         assert_eq!(passed.pass(Bytes::from_static(b"data: 2\n\ndata: [DONE]\n")), "data: 2\n\n");
         assert_eq!(passed.pass(Bytes::from_static(b"\n")), "");
         assert_eq!((passed.held, passed.buffered.len()), (b"data: [DONE]\n\n".to_vec(), 23));
+        let mut passed = PassedStream::default();
+        assert_eq!(passed.pass(Bytes::from_static(b"data: 1\r\n\r\n")), "data: 1\r\n\r\n");
+        assert_eq!(passed.pass(Bytes::from_static(b"data: [DONE]\r\n")), "");
+    }
+
+    #[test]
+    fn a_text_about_the_last_event_does_not_wait() {
+        let text: &[u8] = b"data: {\"content\": \"data: [DONE], event: message_stop\"}\n\n";
+        let mut passed = PassedStream::default();
+        assert_eq!(passed.pass(Bytes::from_static(text)), text);
+        // A chunk may begin within the text.
+        assert_eq!(passed.pass(Bytes::from_static(b"data: {\"content\": \"")), "data: {\"content\": \"");
+        assert_eq!(passed.pass(Bytes::from_static(b"data: [DONE]\"}\n\n")), "data: [DONE]\"}\n\n");
+        let end = [text, b"data: [DONE]\n\n"].concat();
+        assert_eq!(passed.pass(end.into()), text);
+        assert_eq!(passed.held, b"data: [DONE]\n\n");
+    }
+
+    #[test]
+    fn a_stream_that_goes_on_after_its_last_event_is_not_held() {
+        let mut passed = PassedStream::default();
+        assert_eq!(passed.pass(Bytes::from_static(b"data: [DONE]\n\n")), "");
+        let long = vec![b'x'; MAX_HELD_BYTES];
+        assert_eq!(passed.pass(long.clone().into()).len(), long.len() + 14);
+        assert_eq!(passed.pass(Bytes::from_static(b"data: [DONE]\n\n")), "data: [DONE]\n\n");
+        assert!(passed.held.is_empty());
     }
 }

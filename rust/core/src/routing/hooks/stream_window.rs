@@ -170,10 +170,10 @@ impl StreamWindow {
         if rest.is_empty() { Ok(WindowStep::Continue) } else { self.read_event(rest) }
     }
 
-    /// Ends the checks of a stream that cannot be read. Without a denying hook, the rest passes unchecked.
+    /// Ends the checks of a stream that cannot be read. The rest passes unchecked if no hook denies or redacts.
     fn give_up(&mut self, reason: &'static str, output: &mut Vec<u8>) -> WindowStep {
         self.unreadable = Some(reason);
-        if self.hooks.iter().any(|hook| hook.denies) {
+        if self.hooks.iter().any(|hook| runner::must_read(hook)) {
             return WindowStep::Denied;
         }
         for event in self.held.drain(..) {
@@ -494,8 +494,13 @@ mod tests {
     fn a_stream_that_cannot_be_read_is_denied_or_passes_as_skipped() {
         let hook = |denies: bool| json!({"contains": {"words": ["canary"], "operator": "none"}, "deny": denies});
         let stream = Bytes::from_static(b"data: <xml>\n\n");
-        let (mut denying, mut output) = (window(hook(true)), Vec::new());
-        assert_eq!(denying.push(Some(stream.clone()), &mut output), WindowStep::Denied);
+        let redacting = json!({"regexReplace": {"rule": "canary", "redactText": "#"}});
+        let mut output = Vec::new();
+        for must_read in [hook(true), redacting] {
+            let mut denying = window(must_read);
+            assert_eq!(denying.push(Some(stream.clone()), &mut output), WindowStep::Denied);
+            assert!(denying.results()[0].denies && output.is_empty());
+        }
         let mut observing = window(hook(false));
         assert_eq!(observing.push(Some(stream), &mut output), WindowStep::Continue);
         assert_eq!(observing.results()[0].skipped, Some(UNREADABLE_STREAM));

@@ -1,5 +1,5 @@
 //! Hosts that checks of guardrails call. A host that fails again and again is not called for a while, so that it does
-//! not delay every request. Failures count for one hook of one workspace, so that a hook of another workspace cannot
+//! not delay every request. After that, a single call finds out whether the host responds again. Failures count for one hook of one workspace, so that a hook of another workspace cannot
 //! cause such a pause.
 
 use std::{
@@ -47,10 +47,44 @@ struct HookHost {
 struct HostState {
     calls: usize,
     failures: u32,
+    /// End of the last pause; `None` if a call has succeeded since.
     paused_until: Option<Instant>,
+    /// True while the single call after a pause runs.
+    is_probed: bool,
 }
 
 impl HostState {
+    /// Returns true if the call that begins now is the single one after a pause.
+    ///
+    /// # Errors
+    /// The reason, if the host may not be called now.
+    fn begin_call(&mut self, host: &str, now: Instant) -> Result<bool, String> {
+        if self.paused_until.is_some_and(|end| now < end) || self.is_probed {
+            return Err(format!("{host} has failed {MAX_FAILURES} times in a row; it is not called for a while"));
+        }
+        if self.calls >= MAX_CALLS {
+            return Err(format!("{host} is called {MAX_CALLS} times already"));
+        }
+        self.calls += 1;
+        self.is_probed = self.paused_until.is_some();
+        Ok(self.is_probed)
+    }
+
+    fn end_call(&mut self, is_probe: bool, has_failed: Option<bool>) {
+        self.calls = self.calls.saturating_sub(1);
+        self.is_probed &= !is_probe;
+        match has_failed {
+            Some(true) => {
+                self.failures += 1;
+                if is_probe || self.failures >= MAX_FAILURES {
+                    (self.failures, self.paused_until) = (0, Some(Instant::now() + PAUSE));
+                }
+            }
+            Some(false) => (self.failures, self.paused_until) = (0, None),
+            None => (),
+        }
+    }
+
     fn is_needed(&self, now: Instant) -> bool {
         self.calls > 0 || self.paused_until.is_some_and(|end| now < end)
     }
@@ -116,45 +150,28 @@ impl CheckHosts {
     pub fn begin_call(&self, caller: CallerOfHosts, host: String, now: Instant) -> Result<HostCall<'_>, String> {
         let CallerOfHosts { owner, hook } = caller;
         let key = HookHost { hook, host };
-        self.enter(&owner, &key, now)?;
-        Ok(HostCall { hosts: self, owner, key, has_failed: None })
+        let is_probe = self.enter(&owner, &key, now)?;
+        Ok(HostCall { hosts: self, owner, key, is_probe, has_failed: None })
     }
 
     fn lock(&self) -> MutexGuard<'_, HostStates> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn enter(&self, owner: &HostOwner, key: &HookHost, now: Instant) -> Result<(), String> {
+    fn enter(&self, owner: &HostOwner, key: &HookHost, now: Instant) -> Result<bool, String> {
         let mut states = self.lock();
         if !states.by_owner.get(owner).is_some_and(|hosts| hosts.contains_key(key)) {
             states.make_room(owner, now)?;
             states.count += 1;
         }
         let state = states.by_owner.entry(owner.clone()).or_default().entry(key.clone()).or_default();
-        let host = &key.host;
-        if state.paused_until.is_some_and(|end| now < end) {
-            return Err(format!("{host} has failed {MAX_FAILURES} times in a row; it is not called for a while"));
-        }
-        if state.calls >= MAX_CALLS {
-            return Err(format!("{host} is called {MAX_CALLS} times already"));
-        }
-        state.calls += 1;
-        Ok(())
+        state.begin_call(&key.host, now)
     }
 
-    fn leave(&self, owner: &HostOwner, key: &HookHost, has_failed: Option<bool>) {
+    fn leave(&self, call: &HostCall<'_>) {
         let mut states = self.lock();
-        let Some(state) = states.by_owner.get_mut(owner).and_then(|hosts| hosts.get_mut(key)) else { return };
-        state.calls = state.calls.saturating_sub(1);
-        match has_failed {
-            Some(true) => {
-                state.failures += 1;
-                if state.failures >= MAX_FAILURES {
-                    (state.failures, state.paused_until) = (0, Some(Instant::now() + PAUSE));
-                }
-            }
-            Some(false) => (state.failures, state.paused_until) = (0, None),
-            None => (),
+        if let Some(state) = states.by_owner.get_mut(&call.owner).and_then(|hosts| hosts.get_mut(&call.key)) {
+            state.end_call(call.is_probe, call.has_failed);
         }
     }
 }
@@ -165,13 +182,15 @@ pub struct HostCall<'h> {
     hosts: &'h CheckHosts,
     owner: HostOwner,
     key: HookHost,
+    /// True if this is the single call after a pause.
+    is_probe: bool,
     /// True if the call has failed. `None` while the call runs, and if the host did not cause its failure.
     pub has_failed: Option<bool>,
 }
 
 impl Drop for HostCall<'_> {
     fn drop(&mut self) {
-        self.hosts.leave(&self.owner, &self.key, self.has_failed);
+        self.hosts.leave(self);
     }
 }
 
@@ -205,6 +224,24 @@ mod tests {
         assert!(call(&hosts, saved(), "h").unwrap_err().contains("not called"));
         assert!(call(&hosts, saved(), "other").is_ok());
         assert!(hosts.begin_call(saved(), "h".to_owned(), Instant::now() + PAUSE * 2).is_ok());
+    }
+
+    #[test]
+    fn a_single_call_ends_or_renews_a_pause() {
+        let hosts = CheckHosts::default();
+        fail(&hosts, &saved(), "h");
+        let begin = |after: Duration| hosts.begin_call(saved(), "h".to_owned(), Instant::now() + after);
+        // A call without an outcome, such as one of a client that has disconnected, makes room for another one.
+        drop(begin(PAUSE * 2).unwrap());
+        let mut probe = begin(PAUSE * 2).unwrap();
+        assert!(begin(PAUSE * 2).is_err());
+        probe.has_failed = Some(true);
+        drop(probe);
+        assert!(begin(PAUSE / 2).is_err());
+        let mut probe = begin(PAUSE * 2).unwrap();
+        probe.has_failed = Some(false);
+        drop(probe);
+        let _calls = [begin(Duration::ZERO).unwrap(), begin(Duration::ZERO).unwrap()];
     }
 
     #[test]

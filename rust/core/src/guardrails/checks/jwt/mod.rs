@@ -198,6 +198,17 @@ impl PreparedToken {
         CheckOutcome { change, ..CheckOutcome::new(verdict, data) }
     }
 
+    /// Adds the header fields of the extracted claims to an outcome that has none. They are empty, because a client could
+    /// set them itself if the check does not deny a request without a valid token.
+    fn reserve_header_fields(&self, outcome: Result<CheckOutcome, CheckError>) -> Result<CheckOutcome, CheckError> {
+        if self.parameters.extract_claims.is_empty() {
+            return outcome;
+        }
+        let mut outcome = outcome.unwrap_or_else(CheckOutcome::failed);
+        outcome.change.get_or_insert_with(|| self.header_fields(&Map::new()));
+        Ok(outcome)
+    }
+
     /// Returns header fields with the values of the extracted claims. If the token lacks a claim, its field is empty,
     /// so that a client cannot set it.
     fn header_fields(&self, claims: &Map<String, Value>) -> Change {
@@ -226,7 +237,13 @@ impl Check for TokenCheck {
 
     fn job(&self, input: &CheckInput<'_>) -> Option<CheckJob> {
         let (prepared, token) = (Arc::clone(&self.0), self.0.find_token(input));
-        let decide = move |hosts: Arc<dyn HostAccess>| async move { prepared.decide(&*hosts, token).await }.boxed();
+        let decide = move |hosts: Arc<dyn HostAccess>| {
+            async move {
+                let outcome = prepared.decide(&*hosts, token).await;
+                prepared.reserve_header_fields(outcome)
+            }
+            .boxed()
+        };
         Some(Box::new(decide))
     }
 }

@@ -158,6 +158,20 @@ async fn claims_become_header_fields() {
             field("x-jwt-absent", "")
         ]))
     );
+    // Without a valid token the fields are empty, so that the client cannot set them. The same if the keys are unknown.
+    let empty =
+        Some(Change::Headers(["user-id", "groups", "absent"].map(|name| field(&format!("x-jwt-{name}"), "")).into()));
+    let unsigned = signer.sign(&json!({"alg": "none", "kid": "k"}), &claims);
+    let unreachable = json!({"jwksUri": "https://keys.example/none", "extractClaims": ["userId", "groups", "absent"]});
+    for (parameters, token, is_error) in [
+        (&parameters, "", false),
+        (&parameters, "abc", false),
+        (&parameters, &unsigned, false),
+        (&unreachable, &token, true),
+    ] {
+        let outcome = run(parameters, token, &host).await.unwrap();
+        assert_eq!((outcome.verdict, outcome.error.is_some(), &outcome.change), (false, is_error, &empty), "{token}");
+    }
 }
 
 #[test]

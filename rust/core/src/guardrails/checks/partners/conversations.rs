@@ -42,7 +42,7 @@ pub(super) const ROWS: &[CheckRow] = &[
         name: "Lasso",
         description: "fails if Lasso finds a violation",
         stages: Stages::Input,
-        schema: r#"{"required":["credentials"],"properties":{"credentials":{"type":"object","required":["apiKey"],"additionalProperties":false,"properties":{"apiKey":{"type":"string","minLength":1},"apiEndpoint":{"type":"string","pattern":"^https?://","default":"https://server.lasso.security"}}},"conversationId":{"type":"string","minLength":1},"userId":{"type":"string","minLength":1}}}"#,
+        schema: r#"{"required":["credentials"],"properties":{"credentials":{"type":"object","required":["apiKey"],"additionalProperties":false,"properties":{"apiKey":{"type":"string","minLength":1},"apiEndpoint":{"type":"string","pattern":"^https?://","default":"https://server.lasso.security"}}},"conversationId":{"type":"string","minLength":1},"sessionId":{"type":"string","minLength":1,"description":"another name of `conversationId`"},"userId":{"type":"string","minLength":1},"messages":{"type":"array","description":"ignored: the messages of the request are sent"}}}"#,
         shared: SHARED,
         compile: |parameters| {
             const LASSO: Partner = Partner {
@@ -54,6 +54,12 @@ pub(super) const ROWS: &[CheckRow] = &[
                     ("lasso-conversation-id", "{conversationId}"),
                     ("lasso-user-id", "{userId}"),
                 ],
+                prepare: |parameters| {
+                    if parameters["conversationId"].is_null() {
+                        parameters["conversationId"] = parameters["sessionId"].clone();
+                    }
+                    Ok(())
+                },
                 build_body: |input| json!({"messages": input.messages()}),
                 read_reply: read_lasso_reply,
                 ..PARTNER

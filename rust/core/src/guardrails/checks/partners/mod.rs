@@ -207,6 +207,8 @@ struct PreparedPartner {
     headers: Vec<(String, String)>,
     forward_headers: Vec<String>,
     scope: TextScope,
+    /// Scope of requests, if the partner has a parameter of its own for it.
+    request_scope: Option<TextScope>,
     timeout: Duration,
 }
 
@@ -240,7 +242,9 @@ fn compile(partner: &'static Partner, mut parameters: Value) -> CompileResult {
     let scope: Option<TextScope> = read_parameters(parameters["scope"].clone())?;
     let timeout = Duration::from_millis(parameters["timeout"].as_u64().unwrap_or_default());
     let scope = scope.unwrap_or_default();
-    let prepared = PreparedPartner { partner, parameters, url, headers, forward_headers, scope, timeout };
+    let request_scope = read_parameters(parameters["requestScope"].clone())?;
+    let prepared =
+        PreparedPartner { partner, parameters, url, headers, forward_headers, scope, request_scope, timeout };
     Ok(Box::new(PartnerCheck(Arc::new(prepared))))
 }
 
@@ -284,7 +288,8 @@ impl Check for PartnerCheck {
     }
 
     fn external_call(&self, input: &CheckInput<'_>) -> Option<Result<ExternalCall, CheckError>> {
-        let PreparedPartner { partner, parameters, scope, .. } = &*self.0;
+        let PreparedPartner { partner, parameters, scope, request_scope, .. } = &*self.0;
+        let scope = request_scope.filter(|_| input.stage == Stage::Input).unwrap_or(*scope);
         let indexes = scope.select(input.stage, input.texts, false);
         let texts: Vec<SentText> = indexes
             .into_iter()

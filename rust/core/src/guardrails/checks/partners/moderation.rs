@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{BEARER, PARTNER, Partner, PartnerReply, ROW, compile, findings::Findings};
+use super::{BEARER, PARTNER, Partner, PartnerReply, ROW, compile, findings::Findings, without_nulls};
 use crate::guardrails::check::{CheckRow, Stages};
 
 pub(super) const ROWS: &[CheckRow] = &[
@@ -149,20 +149,36 @@ pub(super) const ROWS: &[CheckRow] = &[
     },
 ];
 
-const PROMPT_SECURITY_SCHEMA: &str = r#"{"required":["credentials"],"properties":{"credentials":{"type":"object","required":["apiDomain","apiKey"],"additionalProperties":false,"properties":{"apiDomain":{"type":"string","pattern":"^[A-Za-z0-9.-]+$"},"apiKey":{"type":"string","minLength":1}}}}}"#;
+const PROMPT_SECURITY_SCHEMA: &str = r#"{"required":["credentials"],"properties":{"redact":{"type":"boolean","default":false,"description":"true: uses the text that Prompt Security returns, and passes"},"user":{"type":"string","minLength":1,"description":"user in reports"},"credentials":{"type":"object","required":["apiDomain","apiKey"],"additionalProperties":false,"properties":{"apiDomain":{"type":"string","pattern":"^[A-Za-z0-9.-]+$"},"apiKey":{"type":"string","minLength":1}}}}}"#;
 
 const PROMPT_SECURITY: Partner = Partner {
     name: "Prompt Security",
     base: "https://{credentials.apiDomain}",
     path: "/api/protect",
     headers: &[("app-id", "{credentials.apiKey}")],
-    build_body: |input| json!({input.variant: input.text()}),
-    read_reply: |reply| {
-        let is_passed = reply.json["result"][reply.variant]["passed"].as_bool()?;
-        Some(Findings::failed_if(!is_passed, "a violation of its policy"))
-    },
+    build_body: |input| without_nulls(json!({input.variant: input.text(), "user": input.parameters["user"]})),
+    read_reply: read_prompt_security_reply,
+    may_change: |parameters| parameters["redact"] == true,
     ..PARTNER
 };
+
+/// Reads the verdict. All texts were sent as one, so a changed text can replace only a single text.
+fn read_prompt_security_reply(reply: &PartnerReply<'_>) -> Option<Findings> {
+    const VIOLATION: &str = "a violation of its policy";
+    let result = &reply.json["result"][reply.variant];
+    if result["passed"].as_bool()? {
+        return Some(Findings::default());
+    }
+    let changed = result["modified_text"].as_str().filter(|_| reply.redacts() && reply.texts.len() == 1);
+    Some(match changed {
+        Some(text) => Findings {
+            replaceable: vec![VIOLATION.to_owned()],
+            replaced: Some(vec![text.to_owned()]),
+            ..Findings::default()
+        },
+        None => Findings::failed(vec![VIOLATION.to_owned()]),
+    })
+}
 
 const PILLAR: Partner = Partner {
     name: "Pillar",

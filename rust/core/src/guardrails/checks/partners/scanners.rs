@@ -12,7 +12,7 @@ pub(super) const ROWS: &[CheckRow] = &[
         id: "panw-prisma-airs.intercept",
         name: "Prisma AIRS",
         description: "fails if a security profile of Prisma AIRS blocks the text",
-        schema: r#"{"required":["credentials"],"properties":{"credentials":{"type":"object","required":["AIRS_API_KEY"],"additionalProperties":false,"properties":{"AIRS_API_KEY":{"type":"string","minLength":1}}},"profile_name":{"type":"string","minLength":1,"description":"security profile; without it and `profile_id`, that of the key"},"profile_id":{"type":"string","minLength":1},"ai_model":{"type":"string","minLength":1,"description":"model in reports; the default is that of the request"},"app_user":{"type":"string","minLength":1,"description":"user in reports"},"app_name":{"type":"string","minLength":1,"description":"application in reports"}}}"#,
+        schema: r#"{"required":["credentials"],"properties":{"credentials":{"type":"object","required":["AIRS_API_KEY"],"additionalProperties":false,"properties":{"AIRS_API_KEY":{"type":"string","minLength":1}}},"profile_name":{"type":"string","minLength":1,"description":"security profile; without it and `profile_id`, that of the key"},"profile_id":{"type":"string","minLength":1},"ai_model":{"type":"string","minLength":1,"description":"model in reports; the default is that of the request"},"app_user":{"type":"string","minLength":1,"description":"user in reports"},"app_name":{"type":"string","minLength":1,"description":"application in reports"},"scan_scope":{"enum":["last_message","last_user_message","user_messages","all_messages"],"description":"texts of a request that are scanned, in place of `scope`"}}}"#,
         shared: &["scope", "baseURL", "forwardHeaders", "timeout=5000"],
         compile: |parameters| {
             const PRISMA: Partner = Partner {
@@ -20,6 +20,7 @@ pub(super) const ROWS: &[CheckRow] = &[
                 base: "https://service.api.aisecurity.paloaltonetworks.com",
                 path: "/v1/scan/sync/request",
                 headers: &[("x-pan-token", "{credentials.AIRS_API_KEY}")],
+                prepare: prepare_scan_scope,
                 build_body: build_scan,
                 read_reply: read_prisma_airs_reply,
                 ..PARTNER
@@ -50,6 +51,18 @@ pub(super) const ROWS: &[CheckRow] = &[
         ..ROW
     },
 ];
+
+/// Translates `scan_scope` to a scope of the gateway.
+fn prepare_scan_scope(parameters: &mut Value) -> Result<(), (String, String)> {
+    let scope = match parameters["scan_scope"].as_str() {
+        Some("user_messages") => "user",
+        Some("all_messages") => "all",
+        Some(name) => name,
+        None => return Ok(()),
+    };
+    parameters["requestScope"] = scope.to_owned().into();
+    Ok(())
+}
 
 fn build_scan(input: &PartnerInput<'_>) -> Value {
     let parameters = input.parameters;

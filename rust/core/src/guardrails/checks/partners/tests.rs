@@ -148,6 +148,24 @@ fn a_partner_is_not_asked_without_texts() {
 }
 
 #[test]
+fn prisma_airs_scans_the_chosen_messages() {
+    let message = |role: &str, text: &str| json!({"role": role, "content": text});
+    let request = json!({"messages": [message("system", "one"), message("user", "two"), message("user", "three"),
+        message("assistant", "four")]});
+    for (scope, expected) in [
+        ("last_message", "four"),
+        ("last_user_message", "three"),
+        ("user_messages", "two\nthree"),
+        ("all_messages", "one\ntwo\nthree\nfour"),
+    ] {
+        let airs = json!({"credentials": {"AIRS_API_KEY": "s-1"}, "scan_scope": scope});
+        let call = ask("panw-prisma-airs.intercept", &airs, &request).unwrap().unwrap();
+        let body: Value = serde_json::from_str(&call.body).unwrap();
+        assert_eq!(body["contents"][0]["prompt"], expected, "{scope}");
+    }
+}
+
+#[test]
 fn what_cannot_be_replaced_fails() {
     let f5 = json!({"credentials": {"apiKey": "s-1"}, "projectId": "p", "redact": true});
     let call = ask("f5-guardrails.scan", &f5, &two_texts()).unwrap().unwrap();
