@@ -80,12 +80,12 @@ impl GatewayState {
         })
     }
 
-    /// Stores the reference to this state that `own_reference` returns.
+    /// Stores a weak reference to this state, so that background work can obtain it.
     pub(crate) fn set_own_reference(self: &Arc<Self>) {
         self.own_reference.get_or_init(|| Arc::downgrade(self));
     }
 
-    /// Returns this state, for work that outlives a request; `None` before `set_own_reference` was called.
+    /// Returns this state for work that continues after a request; `None` before `set_own_reference` was called.
     pub(crate) fn own_reference(&self) -> Option<Arc<Self>> {
         self.own_reference.get()?.upgrade()
     }

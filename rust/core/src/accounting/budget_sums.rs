@@ -97,7 +97,8 @@ pub struct AddedFrames<'d> {
     pub count: usize,
     /// Offset behind the last frame that was read.
     pub end: usize,
-    /// True if the frame at `end` is damaged; false if it is incomplete or beyond the limit.
+    /// True if the frame at `end` is damaged; false if it is incomplete, or was not read
+    /// because `limit` records were reached.
     pub is_damaged: bool,
     /// Number of bytes that the reader needs before it can go on, as in `FrameList::needed`.
     pub needed: usize,

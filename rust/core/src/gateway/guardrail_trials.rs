@@ -54,8 +54,8 @@ struct TrialPlan {
     subjects: Vec<Box<RawValue>>,
 }
 
-/// Runs the plan that a response of the control process names, and returns the response to the plan. Returns a response
-/// that names no plan unchanged.
+/// Runs the trial plan that the control process named in its response, and returns the result of the trial. Returns
+/// other responses unchanged.
 pub(super) async fn run_plan_of(state: &Arc<GatewayState>, mut response: ClientResponse) -> ClientResponse {
     let Some(name) = response.head.headers.get_str(PLAN_HEADER).map(ToOwned::to_owned) else { return response };
     let is_of_body = |field: &[u8]| [PLAN_HEADER.as_bytes(), b"content-length", b"content-type"].contains(&field);

@@ -206,7 +206,7 @@ pub trait Check: Debug + Send + Sync {
         None
     }
 
-    /// Returns the approximate memory use in bytes, beyond that of its parameters.
+    /// Returns the approximate memory use in bytes, without the parameters.
     fn memory_bytes(&self) -> usize {
         0
     }

@@ -250,8 +250,8 @@ impl RequestHolds {
         }
     }
 
-    /// Reserves what the current attempt has used so far, if that is more than it holds of a budget. A soft budget gives
-    /// the rest once; after that, nothing is left.
+    /// Reserves what the current attempt has used so far, if that is more than it holds of a budget. A soft budget grants
+    /// what is left once, even if that is less than requested; then it is exhausted.
     ///
     /// # Errors
     /// If nothing is left of a budget. The used amount still counts at the end.

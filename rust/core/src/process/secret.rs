@@ -158,10 +158,10 @@ fn url_secrets(text: &str) -> Vec<&str> {
     user.into_iter().chain(params.map(|pair| pair.split_once('=').map_or("", |(_, value)| value))).collect()
 }
 
-/// Maximum depth of JSON within strings of JSON that is searched.
+/// Maximum number of nested JSON strings (JSON in a string of JSON) that are searched.
 const MAX_EMBEDDED_DOCUMENTS: usize = 3;
 
-/// Predicate for values that are secret by their look alone.
+/// Decides by the form of a string whether it is a secret.
 type Look = fn(&str) -> bool;
 
 /// Masks all secret strings of a JSON value. These are fields with a secret name, and all values of an object named
@@ -175,7 +175,7 @@ pub fn mask_json(value: &mut Value) {
 pub const MIN_SECRET_BYTES: usize = 8;
 
 /// Returns the secrets of a JSON value: of a URL its password and signature, of a text the token in it. If only the
-/// look of a value suggests a secret, only well-known kinds of credentials count, because others may be identifiers.
+/// form of a value suggests a secret, only well-known kinds of credentials count, because others may be identifiers.
 pub fn find_secrets(value: &Value) -> Vec<String> {
     find_secrets_within(value, MAX_EMBEDDED_DOCUMENTS)
 }

@@ -21,7 +21,7 @@ impl<'c> TargetResolver<'c> {
     }
 
     /// Returns the provider of a shared prompt, which its request may use although it belongs to another workspace.
-    /// `None` if `slug` or `model` is not that of the prompt. Then a config refers to the caller's own workspace.
+    /// `None` if `slug` or `model` differs from the prompt's. Then a config refers to the caller's own workspace.
     pub(super) fn find_shared_provider(&self, slug: &str, model: Option<&str>) -> Result<Option<NamedProvider<'c>>> {
         let Some(shared) = self.shared_provider().filter(|shared| *shared.slug == *slug) else { return Ok(None) };
         if shared.model.as_deref() != model {

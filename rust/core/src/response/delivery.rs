@@ -69,7 +69,7 @@ pub struct UpstreamResponse {
     pub resume_point: Option<Box<ResumePoint>>,
     /// Connection that replaces the body after an upgrade to another protocol.
     pub upgraded: Option<Box<UpstreamWebSocket>>,
-    /// Changes the body that the client receives, but not what is recorded and cached.
+    /// Rewrites the body for the client only. The record and the cache get the original.
     pub client_rewriter: Option<Box<dyn RewriteForClient>>,
 }
 

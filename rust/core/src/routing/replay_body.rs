@@ -1,4 +1,4 @@
-//! Replayable request body. Keeps the original and prepares a version for each target.
+//! Replayable request body. Stores the original and prepares a version for each target.
 
 use bytes::Bytes;
 use penstock_llm::{

@@ -206,7 +206,7 @@ impl SpoolEntry {
         }
     }
 
-    /// Writes fields that replace those of a record that has already ended.
+    /// Writes an amendment: fields that replace those of a record that is already complete.
     pub fn amend(&self, source: Source, write: impl Fn(&mut Vec<u8>)) {
         self.spool.write(source, self.id, false, |batch| batch.add_json(FrameKind::Amend, 0, &write));
     }

@@ -173,13 +173,13 @@ pub fn find_provider_tool<'t>(
                 CLIENT_TOOLS.contains(&kind) || CLIENT_TOOL_PREFIXES.iter().any(|prefix| kind.starts_with(prefix));
             (!is_client_tool).then_some(kind)
         }
-        // The client runs what has a schema of its own in Anthropic's format.
+        // In Anthropic's format, a tool with `input_schema` is run by the client.
         None if !is_named_by_field && names.clone().any(|name| name == "input_schema") => None,
         None => names.find(|name| !CLIENT_TOOL_FIELDS.contains(name)),
     }
 }
 
-/// Where the content of an object in a message is, as far as the names of its fields tell.
+/// Location of the content of a message part, judged by the names of its fields.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ContentPlace {
     /// In the body, as base64.

@@ -16,7 +16,7 @@ const REFRESH_MS: u64 = 10_000;
 const RESTORE_MS: u64 = 1500;
 /// Interval at which the reserve of an unused lease is adapted to the amount that is left.
 const RESERVE_REFRESH_MS: u64 = 2000;
-/// Maximum number of counters of a worker that have a reserve.
+/// Maximum number of counters for which a worker has a reserve.
 const MAX_RESERVES: usize = 256;
 /// Maximum number of reserves that are adapted in one round.
 const MAX_REFRESHES: usize = 64;

@@ -208,7 +208,7 @@ impl ClusterLimiter {
         self.lock().by_hash.get(&self.hash(&rule.counter_id, group))?.recent.estimate(rule)
     }
 
-    /// Returns the amounts that requests hold of budgets, as `Limiter::list_held` does.
+    /// Returns the reserved amounts of budgets, in the format of `Limiter::list_held`.
     pub fn list_held(&self, now_ms: u64) -> Vec<(Box<str>, Box<str>, u64)> {
         let leases = self.lock();
         let used = leases.by_hash.values().filter(|lease| lease.window.is_budget() && lease.held_by_all() > 0);

@@ -24,7 +24,8 @@ const BUDGET_SHARE_INTERVAL_MS: u64 = 10_000;
 /// A worker takes its share of a budget divided by this number at once, because the ledger may lack recent usage.
 const BUDGET_SHARE_PARTS: u64 = 2;
 
-/// A worker takes its unused share of a fixed window divided by this number at once. It loses that part if killed.
+/// Divisor of the part of its unused share that a worker takes from a fixed window at one time. A killed worker loses
+/// the part that it has taken.
 const SHARE_PARTS: u64 = 8;
 /// Time after its last contact with the store in which a node uses shares. Other nodes leave them unused for longer.
 const UNSEEN_MS: u64 = 2 * 60 * 1000;
@@ -172,7 +173,8 @@ impl ClusterLimiter {
     fn take_share(&self, lease: &ClusterLease, part: SharePart, ledger: &NodeCounters, now_ms: u64) -> u64 {
         let used = lease.own_settled().saturating_add(lease.held).saturating_add(lease.free);
         let unused = part.limit.saturating_sub(used);
-        // A sliding window would count an unused rest for longer than the file does, so nothing is taken in advance.
+        // Nothing is taken in advance from a sliding window: it would count unused amounts for longer than the file
+        // does.
         let advance = if lease.window.sliding_part_ms() > 0 { 0 } else { unused / SHARE_PARTS };
         let requested = part.needed.max(advance).min(unused);
         if requested == 0 {

@@ -101,7 +101,7 @@ pub(super) fn find_hooks(resolver: &TargetResolver<'_>, node: &Node, stage: Stag
 pub(super) struct StageHooks {
     pub before: Vec<Arc<Hook>>,
     pub after: Vec<Arc<Hook>>,
-    /// Number of hooks at the beginning of `after` that come from a config in the request itself.
+    /// The first `after_of_client` hooks of `after` come from a config in the request itself.
     pub after_of_client: usize,
 }
 

@@ -271,7 +271,7 @@ impl<'de> Visitor<'de> for BodySeed<'_> {
 enum BodySection {
     /// Messages and their parts.
     Content,
-    /// Documents with any fields. Their types do not say what they are.
+    /// Documents with arbitrary fields. The types of the fields do not reveal whether they are text or data.
     Documents,
     /// Document of one part of a message.
     Document,
@@ -320,7 +320,7 @@ struct ValueRead {
     is_set: bool,
 }
 
-/// Fields of a part of a message that tell what it is, besides its type.
+/// Fields of a message part, besides `type`, from which its kind follows.
 #[derive(Debug, Default)]
 struct PartFields {
     source_kind: Option<String>,

@@ -99,7 +99,7 @@ impl Category {
     }
 }
 
-/// Maximum number of positions at which one candidate is tried to end.
+/// Maximum number of end positions that are tried for one candidate.
 const MAX_ENDS: usize = 24;
 
 /// Compiles a pattern of this file. Classes are ASCII, so that other text does not cost more.

@@ -18,7 +18,7 @@ const MAX_COMPILED_BYTES: usize = 2 * 1024 * 1024;
 /// Maximum bytes of a match that a stream is held back for. It also applies to rules with matches of any length.
 const LONGEST_SECRET_BYTES: usize = 8 * 1024;
 
-/// Forms that the rules of gitleaks lack: keys of model providers, and what a truncated text may show.
+/// Patterns that gitleaks has no rule for: keys of model providers, and secrets that a truncated text shows in part.
 const OWN_FORMS: &[OwnForm] = &[
     form(
         "private-key",
