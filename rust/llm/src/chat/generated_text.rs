@@ -14,7 +14,7 @@ pub struct GeneratedText {
 impl GeneratedText {
     /// Appends text.
     pub fn push_text(&mut self, text: &str) {
-        // After an overflow nothing more is buffered, so that the buffer stays the beginning of the text.
+        // After an overflow nothing is appended, so that the buffer remains a prefix of the text.
         let room = if self.overflow_bytes > 0 { 0 } else { MAX_BUFFERED_BYTES.saturating_sub(self.beginning.len()) };
         let end = (0..=room.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or_default();
         self.beginning.push_str(&text[..end]);

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 /// Keywords that combine schemas.
 const COMBINATORS: [&str; 3] = ["allOf", "anyOf", "oneOf"];
-/// Maximum depth of combinators within each other; deeper ones are removed.
+/// Maximum nesting of combinators. Deeper ones are removed.
 const MAX_ROUNDS: usize = 8;
 /// Maximum number of schemas that are merged into one.
 const MAX_PARTS: usize = 1000;
@@ -75,7 +75,7 @@ fn merge_part(fields: &mut Map<String, Value>, part: Value, is_required: bool) {
                 }
             }
             (_, value) if is_required => drop(fields.entry(key).or_insert(value)),
-            // A constraint of one alternative does not hold for the others.
+            // Constraints of one `anyOf` or `oneOf` alternative are dropped, because they do not apply to the others.
             _ => (),
         }
     }

@@ -162,7 +162,7 @@ impl ObjectStore {
         ObjectAddress::new(bucket, &key.map_or_else(default_key, ToOwned::to_owned))
     }
 
-    /// Returns the path of an internal file request for an object.
+    /// Returns the gateway path of an object, such as `/files/s3%3A%2F%2Fbucket%2Fkey`.
     pub fn file_path(&self, address: &ObjectAddress) -> String {
         format!("/files/{}", self.file_id(address))
     }

@@ -28,7 +28,7 @@ pub struct EventTexts {
     pub ended: EndedTexts,
 }
 
-/// Set of texts that end with an event.
+/// Texts that are complete after an event.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub enum EndedTexts {
     #[default]

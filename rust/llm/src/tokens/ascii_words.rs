@@ -33,7 +33,7 @@ pub fn find_next_word(text: &str, mut from: usize, by_case: bool) -> Option<Rang
     None
 }
 
-/// Splits a word into pieces. With `by_case`, each capital after a lowercase letter begins a piece.
+/// Splits a word into parts. With `by_case`, each capital after a lowercase letter starts a new part.
 pub fn split_word(word: &str, by_case: bool) -> impl Iterator<Item = &str> {
     let mut rest = word;
     std::iter::from_fn(move || {

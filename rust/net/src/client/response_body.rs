@@ -139,7 +139,7 @@ impl ResponseBody {
         }
     }
 
-    /// Returns a body followed by others. Each one is requested when the one before it has ended.
+    /// Returns a body that consists of several responses. Each is requested when the previous one has ended.
     pub fn from_sequence(now: Self, later: VecDeque<DeferredBody>) -> Self {
         Self {
             source: BodySource::Sequence(Box::new(BodySequence { current: now, pending: None, remaining: later })),

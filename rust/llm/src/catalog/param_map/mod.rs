@@ -36,9 +36,9 @@ const TOOLS_KEY: &[u8] = b"tools";
 /// Renamed fields that a body contains: one bit per index in `renames`.
 #[derive(Default)]
 struct PresentFields {
-    /// Present under `OpenAI`'s name.
+    /// Parameters that the request has under `OpenAI`'s name, as bits.
     openai_names: u32,
-    /// Present under the provider's name.
+    /// Parameters that the request has under the provider's name, as bits.
     provider_names: u32,
 }
 
