@@ -81,7 +81,7 @@ SCOPES_BY_KEY_TYPE: dict[str, frozenset[str]] = {
     "workspace-user": CALL_SCOPES | WORKSPACE_SCOPES,
 }
 ALL_SCOPES = frozenset[str]().union(*SCOPES_BY_KEY_TYPE.values())
-# Verbs of the scopes that a plain member of a workspace has, who is neither admin nor manager.
+# Verbs of the scopes of workspace members who are neither admins nor managers.
 MEMBER_VERBS = frozenset({"read", "list", "view", "render", "invoke", "write"})
 ORGANISATION_ADMIN_ROLES = frozenset({"owner", "admin"})
 # Headers in which clients of other vendors' APIs send their only key.
@@ -232,7 +232,7 @@ class Caller(UserRights, frozen=True, kw_only=True):
     # Id of the request's API key.
     key_id: str | None = None
     key_name: str | None = None
-    # Id of the user or key to whom the API key was issued.
+    # Id of the user or key that the API key was issued to.
     key_made_by: str | None = None
 
     @property

@@ -397,7 +397,7 @@ def split_secrets(
 
 
 def is_sent_anew(sent: Any, masked: Any, secret: Any) -> bool:  # noqa: ANN401 - a text, or a table of them
-    """Returns true if a secret option in a request is complete: no mask in it stands for the stored value."""
+    """Returns true if a request contains the complete secret, without a mask for the stored value."""
     return bool(sent) and _restore_masked(sent, masked, secret) == sent
 
 

@@ -112,7 +112,7 @@ class SignInThrottle:
         return [self._lane(name, free) for name, free in names.items()]
 
     def _lane(self, name: str, free_failures: int) -> Lane:
-        # Inserts the lane at the end again, so that the lane that was unused for longest is evicted first.
+        # Moves the delay to the end, so that the least recently used delay is evicted first.
         lane = self._lanes.pop(name, None)
         if lane is None or time.monotonic() - lane.failed_at >= WINDOW_SECONDS:
             lane = Lane(free_failures)

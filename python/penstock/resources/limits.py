@@ -78,7 +78,7 @@ class LimitedGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoggedList(msgspec.Struct, frozen=True, kw_only=True):
-    """What the logs say of limits."""
+    """Limit-related entries that were computed from the logs."""
 
     total: Annotated[int, Meta(description="number of entries")]
     complete: Complete
