@@ -26,7 +26,7 @@ export class Draft<T extends object, D = unknown> {
   detail = $state.raw<D | null>(null);
   error = $state.raw<unknown>(null);
   isSaving = $state(false);
-  /** State that others saved meanwhile, if a save failed because of it. */
+  /** Version that another user saved in the meantime. Set after a save failed with a conflict. */
   theirs = $state.raw<Opened<T, D> | null>(null);
   #base = $state.raw<T | null>(null);
   #etag = "";
