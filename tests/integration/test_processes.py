@@ -142,14 +142,14 @@ def test_killed_edge_process_loses_only_its_open_streams(fresh: Gateway):
 @pytest.mark.figures
 def test_preemption_ticker_wakes_often_only_under_load(fresh: Gateway):
     sink = control_pid(fresh)
-    calm = _wakeups_per_second(sink, "penstock-turns", lambda: time.sleep(1))
+    calm = _wakeups_per_second(sink, "penstock-preempt", lambda: time.sleep(1))
 
     def read_pages() -> None:
         end = time.monotonic() + 1.5
         while time.monotonic() < end:
             assert send_raw_request(fresh.base_url, "/schema/openapi.json", headers={}).status == 200
 
-    busy = _wakeups_per_second(sink, "penstock-turns", read_pages)
+    busy = _wakeups_per_second(sink, "penstock-preempt", read_pages)
     assert calm < 150
     assert busy > 300
 

@@ -35,7 +35,7 @@ impl SharedStore {
         match self {
             Self::None => (),
             Self::Redis(redis) => redis.put(name, value),
-            Self::NodeStore(neighbours) => neighbours.put(name, value.to_owned()),
+            Self::NodeStore(node_store) => node_store.put(name, value.to_owned()),
         }
     }
 
@@ -44,7 +44,7 @@ impl SharedStore {
         match self {
             Self::None => None,
             Self::Redis(redis) => redis.swap(&name, value).await,
-            Self::NodeStore(neighbours) => neighbours.swap(name, value.to_owned()).await,
+            Self::NodeStore(node_store) => node_store.swap(name, value.to_owned()).await,
         }
     }
 
@@ -53,7 +53,7 @@ impl SharedStore {
         match self {
             Self::None => None,
             Self::Redis(redis) => redis.get_many(&[name]).await.pop().flatten(),
-            Self::NodeStore(neighbours) => neighbours.get(name).await,
+            Self::NodeStore(node_store) => node_store.get(name).await,
         }
     }
 }
