@@ -45,7 +45,7 @@ def make_record(**fields: Any) -> dict[str, Any]:
         "response_status_code": 200,
         "outcome": "complete",
         "total_units": 3,
-        "body": "kept",
+        "body": "complete",
         **fields,
     }
 

@@ -44,7 +44,7 @@ def make_killed_line(event: SpoolEvent) -> bytes:
     """Returns the record of a request whose process was killed, built from its `BEGIN` frame."""
     flags = event.request.flags if event.request else 0
     has_bodies = bool(event.request and event.request.bodies)
-    body = "dropped" if flags & BODIES_DROPPED else "cut" if flags & BODY_CUT else "kept" if has_bodies else "off"
+    body = "dropped" if flags & BODIES_DROPPED else "cut" if flags & BODY_CUT else "complete" if has_bodies else "off"
     record = {
         **decode_fields(event.payload),
         "id": str(uuid.UUID(bytes=event.id)),

@@ -143,7 +143,7 @@ def test_log_has_its_request_response_and_figures(bootstrapped_url: Secret, tmp_
             **home,
             request_headers=headers,
             last_used_option_index="config.targets[1]",
-            body="kept",
+            body="complete",
         )
         log = await reader.request_ok("GET", f"logs/{log_id}?path_format=v2&created_at=2026-11-20T12:00:00Z")
         assert log["_id"] == log_id

@@ -27,7 +27,7 @@ const BODY_KINDS: [FrameKind; 4] =
 /// States if the bodies of a request are recorded completely.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BodyStatus {
-    Kept,
+    Complete,
     /// At least one body was cut at the limit.
     Cut,
     /// At least one body was left out, because the spool was nearly full or could not be written.
@@ -39,7 +39,7 @@ pub enum BodyStatus {
 impl BodyStatus {
     pub fn name(self) -> &'static str {
         match self {
-            Self::Kept => "kept",
+            Self::Complete => "complete",
             Self::Cut => "cut",
             Self::Dropped => "dropped",
             Self::Off => "off",
@@ -114,7 +114,7 @@ impl Bodies {
         match (self.is_dropped, self.is_cut) {
             (true, _) => BodyStatus::Dropped,
             (_, true) => BodyStatus::Cut,
-            _ => BodyStatus::Kept,
+            _ => BodyStatus::Complete,
         }
     }
 
