@@ -115,7 +115,7 @@ def snapshot_rows(stored: StoreData) -> dict[str, list[Any]]:
     tables = {
         name: json.loads(b"[%s]" % getattr(stored, name)) for name in ("providers", "models", "workspaces", "departed")
     }
-    parts = [json.loads(chunk.data) for chunk in stored.pieces.values()]
+    parts = [json.loads(chunk.data) for chunk in stored.chunks.values()]
     tables |= {name: [row for part in parts for row in part.get(name, [])] for name in ("keys", "configs")}
     return {name: sorted(listed, key=json.dumps) for name, listed in tables.items()}
 
@@ -475,7 +475,7 @@ def test_snapshot_is_saved_before_it_is_published(settings: Settings, monkeypatc
 
         def check_and_publish(snapshot: Snapshot) -> None:
             remaining = plane.kept.load()
-            actual.append(remaining is not None and remaining.pieces == plane.published.stored.pieces)
+            actual.append(remaining is not None and remaining.chunks == plane.published.stored.chunks)
             publish(snapshot)
 
         monkeypatch.setattr(plane.published, "publish", check_and_publish)

@@ -114,7 +114,7 @@ def test_migration_encrypts_plaintext_of_older_releases_reversibly(
             assert secret.encode() not in (tmp_path / "old.db").read_bytes()
         async with database.read_connection() as connection:
             stored, _ = await SnapshotReader(Vault(key), SecretCache(Settings())).read_snapshot(connection)
-        response = [row for chunk in stored.pieces.values() for row in json.loads(chunk.data).get("configs", ())]
+        response = [row for chunk in stored.chunks.values() for row in json.loads(chunk.data).get("configs", ())]
         assert [row["config"] for row in response] == [config]
         await migrate(database, "0005_change_log", sealing)
         async with database.read_connection() as connection:

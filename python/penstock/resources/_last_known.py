@@ -162,7 +162,7 @@ def list_providers(stored: StoreData, workspace: str) -> tuple[list[Row], dict[s
 def _read_chunks_containing(stored: StoreData, text: str) -> Iterator[SnapshotChunk]:
     """Decodes only the chunks whose bytes contain a text, because the tables may have very many rows."""
     requested = msgspec.json.encode(text)
-    for chunk in stored.pieces.values():
+    for chunk in stored.chunks.values():
         if requested in chunk.data:
             yield msgspec.json.decode(chunk.data, type=SnapshotChunk)
 

@@ -64,17 +64,17 @@ class SavedSnapshot:
         """Stores the file paths and the master key."""
         self._paths = [settings.sibling_path(name) for name in KEPT_FILES]
         self._master = master
-        self._journal = AppendLog(self._open_file, self)
+        self._append_log = AppendLog(self._open_file, self)
 
     def save(self, stored: StoreData) -> None:
         """Replaces the saved snapshot atomically."""
-        head = msgspec.structs.replace(stored, pieces={})
-        self._journal.save(msgspec.msgpack.encode(head), stored.pieces)
+        head = msgspec.structs.replace(stored, chunks={})
+        self._append_log.save(msgspec.msgpack.encode(head), stored.chunks)
 
     def load(self) -> StoreData | None:
         """Returns the saved snapshot, or `None` if there is none that can be decrypted."""
-        loaded = self._journal.load()
-        return loaded and msgspec.structs.replace(msgspec.msgpack.decode(loaded[0], type=StoreData), pieces=loaded[1])
+        loaded = self._append_log.load()
+        return loaded and msgspec.structs.replace(msgspec.msgpack.decode(loaded[0], type=StoreData), chunks=loaded[1])
 
     def seal(self, content: bytes) -> bytes:
         """Encrypts a snapshot. The result can only be decrypted by `open`, because `PURPOSE` is part of the

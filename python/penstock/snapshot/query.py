@@ -122,7 +122,7 @@ class SnapshotReader:
         """
         for large in self._large_tables:
             large.restore(stored)
-        self._rest = msgspec.structs.replace(stored, pieces={}, parts={}, secrets={})
+        self._rest = msgspec.structs.replace(stored, chunks={}, parts={}, secrets={})
 
     async def read_snapshot(
         self, connection: AsyncConnection, changed: frozenset[str] | None = None
@@ -138,7 +138,7 @@ class SnapshotReader:
         parts = {name: part for large in self._large_tables for name, part in large.parts.items()}
         stored = msgspec.structs.replace(
             self._rest,
-            pieces={name: part.piece for name, part in parts.items()},
+            chunks={name: part.chunk for name, part in parts.items()},
             key_count=sum(part.count for part in keys),
             secrets=self._secrets.export_values(),
             parts={name: (part.count, part.end) for name, part in parts.items()},
