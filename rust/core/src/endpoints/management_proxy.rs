@@ -269,8 +269,8 @@ fn collect_counters(state: &GatewayState) -> Bytes {
     read["epoch"] = state.snapshot_epoch().into();
     read["breakers_open"] = state.shared.breakers.open_count().into();
     if let Some(node_store) = &state.shared.node_store {
-        read["notes_dropped"] = node_store.dropped_count().into();
-        read["notes_unanswered"] = node_store.unanswered_count().into();
+        read["node_store_dropped"] = node_store.dropped_count().into();
+        read["node_store_unanswered"] = node_store.unanswered_count().into();
     }
     if let Some(redis) = &state.shared.redis {
         let figures = &redis.metrics;

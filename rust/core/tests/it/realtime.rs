@@ -338,7 +338,7 @@ async fn slow_client_slows_the_provider() {
         assert_eq!(client.receive_event().await["at"], at);
     }
     tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-    let passed = gateway.state.record_sink.metrics.to_json()["pieces"].as_u64().unwrap();
+    let passed = gateway.state.record_sink.metrics.to_json()["stream_chunks"].as_u64().unwrap();
     assert!(passed < 12, "{passed} messages went on to a caller who took six");
     for at in 5..400 {
         assert_eq!(client.receive_event().await["at"], at);
