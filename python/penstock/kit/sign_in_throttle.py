@@ -64,7 +64,7 @@ class SignInThrottle:
         self._known: dict[tuple[str, str], None] = {}
         self._waiting = 0
 
-    async def wait_for_turn(self, account: str | None, address: str) -> None:
+    async def wait_until_allowed(self, account: str | None, address: str) -> None:
         """Waits until an attempt may begin. Raises RateLimitedError if that would take too long. `account` is `None` for
         an API key: keys cannot be guessed, so failures count only for the client that causes them.
         """
