@@ -82,7 +82,12 @@ async def claim_idempotency_key(session: TenantSession, request: Request[Any, An
     # Keys are scoped to a caller, so that no caller sees the responses of another.
     key_digest = sha256_hex(f"{session.organisation_id} {session.caller.id} {session.caller.user_id} {key}")
     await _replay_response(session, key_digest, fingerprint)
-    row = {"id": new_id(), "organisation_id": session.organisation_id, "sha256": key_digest, "asked": fingerprint}
+    row = {
+        "id": new_id(),
+        "organisation_id": session.organisation_id,
+        "sha256": key_digest,
+        "request_digest": fingerprint,
+    }
     await session.connection.execute(insert(idempotent_responses).values({**row, "status": 0, "created_at": now()}))
     request.scope["state"]["claim"] = IdempotencyClaim(row["id"], row["id"])
 
@@ -118,7 +123,7 @@ async def _replay_response(session: TenantSession, key_digest: str, fingerprint:
     )
     if row is None:
         return
-    if row["asked"] != fingerprint:
+    if row["request_digest"] != fingerprint:
         message = "this Idempotency-Key was used for another request"
         raise ConflictError(message)
     if row["sealed"] is None:

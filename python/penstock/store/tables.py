@@ -202,12 +202,12 @@ sign_in_links = Table(
 
 # Responses to create requests with an Idempotency-Key. They are encrypted, because a response may contain an API key.
 idempotent_responses = Table(
-    "answers",
+    "idempotent_responses",
     metadata,
     _id_column(),
     _foreign_key_column("organisations"),
     Column("sha256", DIGEST, nullable=False, unique=True),
-    Column("asked", DIGEST, nullable=False),
+    Column("request_digest", DIGEST, nullable=False),
     Column("status", Integer, nullable=False),
     Column("sealed", Text),
     Column("created_at", BigInteger, nullable=False),
@@ -393,7 +393,7 @@ audit_log = Table(
     Column("action", WORD, nullable=False),
     Column("response_status_code", Integer, nullable=False),
     # Row in `requests` for the request that made the change. One request may make several changes.
-    Column("asked_id", UUID),
+    Column("audited_request_id", UUID),
     Column("before", JSON_DOCUMENT),
     Column("after", JSON_DOCUMENT),
     # Origin of a refused request: `anonymous` or `caller`; null for changes. The number of refused requests is bounded.
