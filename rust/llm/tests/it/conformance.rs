@@ -287,9 +287,9 @@ fn list_targets(provider: &'static dyn Provider) -> String {
     let lines = operations.chain([&Operation::Proxy]).map(|operation| {
         let is_translated = provider.provider_format(*operation, MODEL_NAME).is_some()
             || file_store_for(provider, *operation).is_some();
-        let way = if is_translated { "told" } else { "as it is" };
+        let handling = if is_translated { "translated" } else { "forwarded" };
         let target = build_target(provider, *operation, &options).unwrap_or_else(|refusal| format!("({refusal})"));
-        format!("{} {target}, {way}\n", operation.id())
+        format!("{} {target}, {handling}\n", operation.id())
     });
     lines.collect()
 }
