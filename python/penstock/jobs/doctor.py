@@ -89,7 +89,7 @@ async def examine(settings: Settings, *, offline: bool = False) -> Findings:
     findings += await _await_check("log store", lambda: _check_log_store(settings))
     findings += await _await_check("buckets", lambda: _check_buckets(settings))
     if offline:
-        findings.append(Finding("providers", "skipped", "--offline: no provider was asked"))
+        findings.append(Finding("providers", "skipped", "--offline: no provider was contacted"))
     else:
         findings += await _check_providers(settings, hosts)
     return findings
@@ -319,7 +319,7 @@ async def _check_providers(settings: Settings, urls: set[str]) -> Findings:
         return [Finding("providers", "skipped", "no saved provider has a fixed host")]
     results = await asyncio.gather(*(_check_provider(settings, origin) for origin in origins[:MAX_HOSTS]))
     skipped = len(origins) - MAX_HOSTS
-    rest = [Finding("providers", "skipped", f"{skipped} more hosts were not asked")] if skipped > 0 else []
+    rest = [Finding("providers", "skipped", f"{skipped} more hosts were not contacted")] if skipped > 0 else []
     return [*(finding for findings in results for finding in findings), *rest]
 
 

@@ -287,7 +287,7 @@ impl Check for PersonalDataCheck {
                 let bytes: usize = texts.iter().map(|(_, text)| text.len()).sum();
                 if bytes > MAX_QUESTION_BYTES {
                     let explanation =
-                        format!("the text has {bytes} bytes; a model is asked about {MAX_QUESTION_BYTES} at most");
+                        format!("the text has {bytes} bytes; a model checks at most {MAX_QUESTION_BYTES}");
                     return Ok(CheckOutcome::new(false, json!({"verdict": false, "explanation": explanation})));
                 }
                 let values = model.find_values(&*hosts, &texts).await?;
