@@ -34,7 +34,7 @@ MAX_KEY_CHARS = 255
 # Maximum size of a response that is stored for replay. Larger responses are not stored; responses to creations are
 # smaller.
 MAX_STORED_RESPONSE_BYTES = 256 * 1024
-ANY, QUOTE, WEAK = "*", '"', 'W/"'
+WILDCARD_ETAG, QUOTE, WEAK_PREFIX = "*", '"', 'W/"'
 READ_CHUNK_BYTES = 64 * 1024
 # Lowest response status of a request that changed nothing.
 MIN_FAILURE_STATUS = 300
@@ -62,11 +62,13 @@ def parse_if_match(header: str | None) -> frozenset[str] | None:
     if header is None:
         return None
     tags = frozenset(part.strip() for part in header.split(","))
-    weak = frozenset(part for part in tags if part[:3] == WEAK and part[-1:] == QUOTE and len(part) > len(WEAK))
+    weak = frozenset(
+        part for part in tags if part[:3] == WEAK_PREFIX and part[-1:] == QUOTE and len(part) > len(WEAK_PREFIX)
+    )
     tags -= weak
-    if not all(part == ANY or (len(part) > 1 and part[0] == part[-1] == '"') for part in tags):
+    if not all(part == WILDCARD_ETAG or (len(part) > 1 and part[0] == part[-1] == '"') for part in tags):
         raise field_error("If-Match", f"{header!r} is not allowed: expected a value of the ETag header, or *")
-    return frozenset(part if part == ANY else f'"{part.strip(QUOTE).partition(".")[0]}"' for part in tags)
+    return frozenset(part if part == WILDCARD_ETAG else f'"{part.strip(QUOTE).partition(".")[0]}"' for part in tags)
 
 
 async def claim_idempotency_key(session: TenantSession, request: Request[Any, Any, Any]) -> None:

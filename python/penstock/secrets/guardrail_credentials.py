@@ -26,7 +26,7 @@ PARAMETERS = "parameters"
 # Values of these types cannot name the destination of a credential.
 PLAIN_TYPES = frozenset({"boolean", "integer", "number"})
 MOVED_MESSAGE = (
-    "must be sent anew: other parameters of the check changed, and a stored credential is only sent where its owner "
+    "must be sent again: other parameters of the check changed, and a stored credential is only sent where its owner "
     "chose to send it"
 )
 UNKNOWN_MASK_MESSAGE = (

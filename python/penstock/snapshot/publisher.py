@@ -20,7 +20,7 @@ from penstock.secrets.references import load_secret_lookups
 from penstock.snapshot.append_log import AppendLog
 from penstock.snapshot.build import StoreData, build_valid_snapshot
 from penstock.snapshot.query import SnapshotReader
-from penstock.store.snapshot_sections import EVERYTHING, REST, all_sections
+from penstock.store.snapshot_sections import ALL_SECTIONS, SMALL_TABLES, all_sections
 from penstock.store.tables import change_counter, change_log
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ class SnapshotPublisher:
             if number == self._number:
                 return
             parts = await self._changed_sections(connection, number)
-            if parts is not None and REST not in parts:
+            if parts is not None and SMALL_TABLES not in parts:
                 return
             lookups = await load_secret_lookups(connection, self._vault)
         await self._secrets.fetch_new(lookups, SECRETS_TIMEOUT_SECONDS, self._publish_changed_secret)
@@ -279,6 +279,6 @@ class SnapshotPublisher:
         since = [change_log.c.number > self._number, change_log.c.number <= number]
         rows = (await connection.scalars(select(change_log.c.parts).where(*since))).all()
         parts = frozenset(part for parts in rows for part in parts)
-        if self._number < 0 or len(rows) != number - self._number or EVERYTHING in parts:
+        if self._number < 0 or len(rows) != number - self._number or ALL_SECTIONS in parts:
             return None
-        return parts | {REST} if self._fills > self._filled else parts
+        return parts | {SMALL_TABLES} if self._fills > self._filled else parts

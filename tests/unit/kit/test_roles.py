@@ -72,7 +72,7 @@ def test_key_is_limited_to_its_scopes_whatever_the_role_gains():
         user_id="u",
         scopes=frozenset({"configs.create", "configs.list", "completions.write"}),
         roles={"w": "member"},
-        apart={"w": apart},
+        overrides_by_workspace={"w": apart},
     )
     assert person.granted_scopes("w") == {"configs.create", "completions.write"}
 

@@ -82,10 +82,10 @@ def test_concurrent_store_update_is_not_lost(tmp_path: Path):
 
     async def scenario() -> None:
         async with scene.published.turn:
-            look = asyncio.create_task(scene.watcher.check_file())
+            probe = asyncio.create_task(scene.watcher.check_file())
             await asyncio.sleep(0)
             scene.published.stored = StoreData({"configs/00": Chunk.from_bytes(STORE_CHUNK)})
-        await look
+        await probe
 
     asyncio.run(scenario())
     assert b"pc-new" in scene.published.current.to_json()
