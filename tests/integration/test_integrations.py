@@ -406,9 +406,9 @@ def test_workspace_key_manages_only_its_own_integrations(
     fetched = inside.read(f"/v1/integrations/{own['slug']}")
     assert fetched["workspace_id"] == workspace["id"]
     expect_error(inside.put("/v1/integrations/of-inside/workspaces", {"workspaces": []}), 400, "AB01", "one workspace")
-    stranger = admin.with_new_key(workspace_id=other["id"], scopes=verbs)
-    expect_error(stranger.get("/v1/integrations/of-inside"), 404, "AB08")
-    expect_error(stranger.delete("/v1/integrations/of-inside"), 404, "AB08")
+    other_client = admin.with_new_key(workspace_id=other["id"], scopes=verbs)
+    expect_error(other_client.get("/v1/integrations/of-inside"), 404, "AB08")
+    expect_error(other_client.delete("/v1/integrations/of-inside"), 404, "AB08")
 
 
 def test_shared_credential_changes_only_at_its_integration(

@@ -73,14 +73,14 @@ class ManagementPlane:
         self.published = SnapshotChannel(Snapshot())
         self.published.stored = before
         # The application has a publisher too, which saves its snapshots; this publisher saves to another folder.
-        aside = msgspec.structs.replace(settings, file=f"{tempfile.mkdtemp(dir='.')}/penstock.toml")
-        self.kept = SavedSnapshot(aside, key)
+        separate_settings = msgspec.structs.replace(settings, file=f"{tempfile.mkdtemp(dir='.')}/penstock.toml")
+        self.kept = SavedSnapshot(separate_settings, key)
         self._publisher = SnapshotPublisher(settings, self.published, self._database, *self._parts, self.kept, None)
-        self.asked: list[str] = []
+        self.executed_statements: list[str] = []
         event.listen(self._database._engine.sync_engine, "before_cursor_execute", self._record_statement)
 
     def _record_statement(self, _connection: object, _cursor: object, statement: str, *_rest: object) -> None:
-        self.asked.append(statement)
+        self.executed_statements.append(statement)
 
     async def send_request(self, method: str, path: str, body: object = None) -> Any:
         fields = {"x-gateway-api-key": ADMIN_KEY, "content-type": "application/json"}
@@ -92,12 +92,12 @@ class ManagementPlane:
 
     async def publish(self) -> list[str]:
         """Publishes, and returns the names of the large tables that were queried for it."""
-        self.asked.clear()
+        self.executed_statements.clear()
         await self._publisher.publish_changes()
         return [
             table
             for table, source in LARGE_TABLES.items()
-            if any(f"FROM {source}" in request for request in self.asked)
+            if any(f"FROM {source}" in request for request in self.executed_statements)
         ]
 
     async def gather_all(self) -> StoreData:
@@ -124,8 +124,10 @@ def test_dead_worker_delays_one_response_but_not_its_retry(settings: Settings):
     """A retry with the same Idempotency-Key gets the response while the first request is still held back."""
     # Long enough for the other steps on a busy machine with a slow disk. A publisher whose database does not respond
     # delays no request.
-    patient = msgspec.structs.replace(settings.store, publish_wait_ms=6000, acquire_ms=10_000, statement_ms=20_000)
-    settings = msgspec.structs.replace(settings, store=patient)
+    with_long_timeouts = msgspec.structs.replace(
+        settings.store, publish_wait_ms=6000, acquire_ms=10_000, statement_ms=20_000
+    )
+    settings = msgspec.structs.replace(settings, store=with_long_timeouts)
     published = SnapshotChannel(Snapshot())
     fields = {"x-gateway-api-key": ADMIN_KEY, "content-type": "application/json"}
 
@@ -234,8 +236,8 @@ class RandomWriter:
         workspace = await self._plane.send_request("POST", "/v1/workspaces", {"name": f"w{self._number}"})
         key = {"name": "k", "scopes": ["completions.write"], "workspace_id": workspace["id"]}
         await self._plane.send_request("POST", "/v1/api-keys/workspace/service", key)
-        farewell = {"name": workspace["name"], "force_delete": True}
-        await self._plane.send_request("DELETE", f"/v1/workspaces/{workspace['id']}", farewell)
+        archive_request = {"name": workspace["name"], "force_delete": True}
+        await self._plane.send_request("DELETE", f"/v1/workspaces/{workspace['id']}", archive_request)
 
 
 def test_published_snapshot_equals_the_database_after_any_write(settings: Settings):
@@ -398,7 +400,9 @@ def test_only_the_changed_part_of_a_large_table_is_queried(settings: Settings):
             assert await plane.publish() == ["configs"]
             # Configs with credentials are queried separately from the others.
             request_count = [
-                request_count.partition("WHERE")[2] for request_count in plane.asked if "FROM configs" in request_count
+                request_count.partition("WHERE")[2]
+                for request_count in plane.executed_statements
+                if "FROM configs" in request_count
             ]
             assert len(request_count) == 2
             assert all("substr" in conditions for conditions in request_count)
@@ -440,7 +444,7 @@ def test_restart_from_saved_snapshot_reads_changes_then_all_rows(settings: Setti
             monkeypatch.setattr("penstock.snapshot.publisher.FULL_READ_DELAY_SECONDS", 3600)
             second = ManagementPlane(app, settings, remaining)
             assert await second.publish() == ["configs"]
-            assert all("substr" in requested for requested in second.asked if "FROM configs" in requested)
+            assert all("substr" in requested for requested in second.executed_statements if "FROM configs" in requested)
             reported = snapshot_rows(second.published.stored)
             assert [row["slug"] for row in reported["configs"]] == [created["slug"]]
             assert reported == snapshot_rows(await second.gather_all())

@@ -135,7 +135,7 @@ def test_rotates_by_size_and_deletes_the_oldest(tmp_path: Path):
     assert [path.read_text()[0] for path in remaining] == ["4", "3", "2"]
 
 
-def test_truncates_if_no_rotated_files_are_kept(tmp_path: Path):
+def test_truncates_file_without_rotation(tmp_path: Path):
     file = RecordFile(record_settings(tmp_path, rotate_bytes=4096, max_rotated_files=0))
     file.append(b"a" * 3000)
     file.append(LARGE_BATCH)

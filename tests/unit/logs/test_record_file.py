@@ -193,7 +193,7 @@ def test_full_disk_is_reported_and_nothing_is_lost(
     assert consumer.failed == 1
 
 
-def test_lines_of_other_programs_are_kept(tmp_path: Path):
+def test_lines_of_other_programs_are_not_deleted(tmp_path: Path):
     writer, consumer = SpoolWriter(str(tmp_path / "spool"), "edge-1", "n"), make_consumer(tmp_path)
     writer.append(frames_of(1))
     consumer.run_once()

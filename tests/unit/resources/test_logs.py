@@ -172,11 +172,11 @@ def test_log_has_its_request_response_and_figures(bootstrapped_url: Secret, tmp_
 def test_workspace_key_sees_its_workspace_only(bootstrapped_url: Secret, tmp_path: Path):
     async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
         home, reader = await create_workspace_key(api, WRITE_SCOPES)
-        other, stranger = await create_workspace_key(api, WRITE_SCOPES, "other")
+        other, other_client = await create_workspace_key(api, WRITE_SCOPES, "other")
         log_id = logs.record(({}, {}), **home, trace_id="t")
         elsewhere = logs.record(({}, {}), **other, trace_id="t")
         foreign = logs.record(({}, {}), **{**home, "organisation_id": "o"}, trace_id="t")
-        for client, own, others in ((reader, log_id, elsewhere), (stranger, elsewhere, log_id)):
+        for client, own, others in ((reader, log_id, elsewhere), (other_client, elsewhere, log_id)):
             # A key of a workspace may name any workspace; it is ignored.
             for query in ("", f"workspace_slug={home['workspace_slug']}", "workspace_slug=*"):
                 assert [row["id"] for row in (await client.request_ok("GET", f"logs?{query}"))["data"]] == [own]
