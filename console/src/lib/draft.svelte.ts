@@ -27,7 +27,7 @@ export class Draft<T extends object, D = unknown> {
   error = $state.raw<unknown>(null);
   isSaving = $state(false);
   /** Version that another user saved in the meantime. Set after a save failed with a conflict. */
-  theirs = $state.raw<Opened<T, D> | null>(null);
+  savedByOthers = $state.raw<Opened<T, D> | null>(null);
   #base = $state.raw<T | null>(null);
   #etag = "";
   #source: Source<T, D>;
@@ -105,7 +105,7 @@ export class Draft<T extends object, D = unknown> {
 
   async #openTheirs(): Promise<void> {
     try {
-      this.theirs = await this.#source.load();
+      this.savedByOthers = await this.#source.load();
     } catch (error) {
       this.error = error;
     }
@@ -113,17 +113,17 @@ export class Draft<T extends object, D = unknown> {
 
   /** Applies this user's changes to the state that others saved, and saves the result. */
   async keepMine(): Promise<boolean> {
-    const theirs = this.theirs;
-    if (!theirs || !this.value || !this.#base) return false;
-    const merged = mergeChanges(this.#base, $state.snapshot(this.value) as T, theirs.data);
-    this.#accept(theirs);
+    const saved = this.savedByOthers;
+    if (!saved || !this.value || !this.#base) return false;
+    const merged = mergeChanges(this.#base, $state.snapshot(this.value) as T, saved.data);
+    this.#accept(saved);
     this.value = structuredClone(merged);
     return this.isDirty ? this.save() : true;
   }
 
   /** Discards this user's changes, and shows the state that others saved. */
   takeTheirs(): void {
-    if (this.theirs) this.#accept(this.theirs);
+    if (this.savedByOthers) this.#accept(this.savedByOthers);
   }
 
   #accept(loaded: Opened<T, D>): void {
@@ -131,7 +131,7 @@ export class Draft<T extends object, D = unknown> {
     this.#base = loaded.data;
     this.value = structuredClone(loaded.data);
     this.#etag = loaded.etag;
-    this.theirs = null;
+    this.savedByOthers = null;
     this.error = null;
   }
 }
