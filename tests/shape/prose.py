@@ -175,5 +175,5 @@ def sentences(text: str) -> list[str]:
 
 
 def word_count(sentence: str) -> int:
-    """Returns the number of words; text in backticks counts as one word."""
-    return len(re.sub(r"`[^`]*`", "code", sentence).split())
+    """Returns the number of words. Text in backticks counts as one word, and so does a list of such texts."""
+    return len(re.sub(r"(?:code,? )+code", "code", re.sub(r"`[^`]*`", "code", sentence)).split())

@@ -31,7 +31,7 @@ BANNED_FILE_NAMES = {"answered", "asked", "found", "founded", "heard", "kept", "
 BANNED_NAME_PARTS = {"told", "heard", "whoever", "farewell", "passport", "wallet", "desk", "dues", "unsaid", "errand"}
 BANNED_TEST_OPENERS = {"of", "what", "who", "whoever", "whose"}
 BANNED_OPENERS = {"Likewise", "Of", "Who", "Whoever", "Whose", "Whatever", "Whether"}
-MAX_SENTENCE_WORDS = 30
+MAX_SENTENCE_WORDS = 25
 # Occurrences of retired words in all comments and docstrings. The number may only fall.
 MAX_RETIRED_WORDS = 0
 
