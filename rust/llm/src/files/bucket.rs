@@ -210,11 +210,11 @@ impl ObjectStore {
         address: &ObjectAddress,
         field: impl Fn(&str) -> Option<&'h str>,
     ) -> FileObject {
-        let noted = field(&format!("{}meta-purpose", self.header_prefix))
+        let stored_purpose = field(&format!("{}meta-purpose", self.header_prefix))
             .and_then(|purpose| super::parse_purpose(purpose).ok());
         let created = field("last-modified").and_then(timestamp::parse_http_date).unwrap_or_default();
         let bytes = field("content-length").and_then(|length| length.parse().ok()).unwrap_or_default();
-        self.build_file(address, noted, bytes, created)
+        self.build_file(address, stored_purpose, bytes, created)
     }
 
     /// Builds the file object; without a purpose, takes it from the object key.

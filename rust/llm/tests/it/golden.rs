@@ -213,7 +213,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 12, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn however_a_stream_is_cut_the_same_comes_out(cuts in prop::collection::vec(1_usize..60, 1..40)) {
+    fn chunk_boundaries_do_not_change_the_output(cuts in prop::collection::vec(1_usize..60, 1..40)) {
         for case in translated_cases() {
             let UpstreamBody::Stream(bytes) = case.upstream_body() else { continue };
             // Each run needs its own translation, because a dropped field is reported only once.

@@ -190,7 +190,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
     #[test]
-    fn buckets_never_exceed_what_the_provider_said(prompt in 0u64..1000, completion in 0u64..1000, cached in 0u64..2000, audio in 0u64..2000, reasoning in 0u64..2000) {
+    fn buckets_never_exceed_reported_tokens(prompt in 0u64..1000, completion in 0u64..1000, cached in 0u64..2000, audio in 0u64..2000, reasoning in 0u64..2000) {
         let body = serde_json::json!({"usage": {"prompt_tokens": prompt, "completion_tokens": completion,
             "prompt_tokens_details": {"cached_tokens": cached, "audio_tokens": audio},
             "completion_tokens_details": {"reasoning_tokens": reasoning, "audio_tokens": audio}}}).to_string();

@@ -90,8 +90,8 @@ impl ParamRules {
 
     /// Returns the name of a numeric field and the limit that its value exceeds.
     fn find_exceeded_limit(&self, key: &[u8], value: &[u8]) -> Option<(&'static str, &'static str)> {
-        let (name, least, maximum) = self.ranges.iter().find(|(name, ..)| name.as_bytes() == key)?;
-        exceeded_limit(value, least, maximum).map(|end| (*name, end))
+        let (name, minimum, maximum) = self.ranges.iter().find(|(name, ..)| name.as_bytes() == key)?;
+        exceeded_limit(value, minimum, maximum).map(|end| (*name, end))
     }
 
     fn affects_field(&self, key: &[u8]) -> bool {
