@@ -322,7 +322,7 @@ async fn run_node_store_commands(state: &GatewayState) {
         let mut pause = MIN_BACKOFF;
         while !command.is_abandoned() {
             if let Some(value) = execute_node_store_command(state, &command).await {
-                command.answer(value);
+                command.send_reply(value);
                 break;
             }
             sleep(pause).await;

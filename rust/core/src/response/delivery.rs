@@ -177,8 +177,8 @@ fn rewrite_complete(rewriter: Option<Box<dyn RewriteForClient>>, bytes: &Bytes, 
 
 /// Waits for the first bytes of the body. Until they arrive, the status can still be chosen.
 async fn wait_for_body_start(state: &GatewayState, body: &mut ResponseBody, deadline: &mut Deadline) -> Result<()> {
-    let beginning = pin!(body.wait_for_first_chunk());
-    run_unless_draining(state, pin!(deadline.enforce(beginning))).await
+    let first_chunk = pin!(body.wait_for_first_chunk());
+    run_unless_draining(state, pin!(deadline.enforce(first_chunk))).await
 }
 
 /// Returns true if the response reports usage that is not billed yet. The response to a POST does; a response that is

@@ -323,7 +323,7 @@ async fn client_disconnect_writes_one_record_with_usage() {
     client.wait_until_closed().await;
     let reply = pick_fields(&gateway.single_record(), ["outcome", "is_success", "total_units", "response_status_code"]);
     assert_eq!(reply, json!(["aborted", false, 20, 101]));
-    assert_eq!(wait_for_ledger_entries(&provider, 1).await[0].outcome, Outcome::Complete, "the provider was told");
+    assert_eq!(wait_for_ledger_entries(&provider, 1).await[0].outcome, Outcome::Complete, "the provider saw the close");
 }
 
 #[tokio::test]

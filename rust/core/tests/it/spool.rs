@@ -254,7 +254,7 @@ async fn aborted_stream_keeps_what_was_delivered() {
 }
 
 #[tokio::test]
-async fn request_without_a_valid_key_leaves_its_end_alone() {
+async fn unauthenticated_request_writes_only_an_end_frame() {
     let provider = Server::start().await;
     let spool = SpoolFolder::new();
     let gateway = spool.gateway(&provider.url(), |_| ());

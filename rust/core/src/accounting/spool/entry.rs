@@ -170,7 +170,7 @@ impl SpoolEntry {
     }
 
     /// Adds a chunk of a body that is passing through.
-    pub fn add_body_piece(&self, kind: FrameKind, chunk: &[u8]) {
+    pub fn add_body_chunk(&self, kind: FrameKind, chunk: &[u8]) {
         let mut bodies = self.lock_bodies();
         let Some(remaining) = bodies.admit(kind, chunk.len(), self.spool.body_bytes) else { return };
         for chunk in chunk[..remaining].chunks(MAX_BODY_FRAME_BYTES) {

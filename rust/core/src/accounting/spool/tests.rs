@@ -108,7 +108,7 @@ fn full_segments_are_followed_by_the_next() {
     let spool = open_spool(&root, |settings| settings.record_body_bytes = usize::MAX);
     let entry = SpoolEntry::new(Arc::clone(&spool), Uuid::nil(), Duration::ZERO);
     let chunk = vec![b'x'; 20 * 1024 * 1024];
-    (0..4).for_each(|_| entry.add_body_piece(FrameKind::UpstreamResponse, &chunk));
+    (0..4).for_each(|_| entry.add_body_chunk(FrameKind::UpstreamResponse, &chunk));
     entry.end(OWNER, false, |out, _| out.extend_from_slice(b"{}"));
     assert_eq!(segment_paths(&root).len(), 2);
     let frames = read_frames(&root);
@@ -231,10 +231,10 @@ fn bodies_are_cut_at_the_limit_and_flagged() {
     let entry = SpoolEntry::new(Arc::clone(&spool), Uuid::nil(), Duration::ZERO);
     entry.add_complete_body(FrameKind::ClientRequest, Bytes::from_static(b"0123456789"));
     entry.begin(OWNER, |out| out.extend_from_slice(b"{}"));
-    entry.add_body_piece(FrameKind::UpstreamResponse, b"01234");
-    entry.add_body_piece(FrameKind::UpstreamResponse, b"56789");
-    entry.add_body_piece(FrameKind::UpstreamResponse, b"x");
-    entry.add_body_piece(FrameKind::UpstreamResponse, b"y");
+    entry.add_body_chunk(FrameKind::UpstreamResponse, b"01234");
+    entry.add_body_chunk(FrameKind::UpstreamResponse, b"56789");
+    entry.add_body_chunk(FrameKind::UpstreamResponse, b"x");
+    entry.add_body_chunk(FrameKind::UpstreamResponse, b"y");
     entry.end(OWNER, false, |out, status| out.extend_from_slice(status.name().as_bytes()));
     let expected = [
         (1, 0, b"{}".to_vec()),
@@ -250,8 +250,8 @@ fn a_body_that_is_cut_after_it_was_written_ends_with_a_flagged_frame() {
     let root = test_folder();
     let spool = open_spool(&root, |settings| settings.record_body_bytes = 8192);
     let entry = SpoolEntry::new(Arc::clone(&spool), Uuid::nil(), Duration::ZERO);
-    entry.add_body_piece(FrameKind::ClientResponse, &[b'x'; 8192]);
-    entry.add_body_piece(FrameKind::ClientResponse, b"more");
+    entry.add_body_chunk(FrameKind::ClientResponse, &[b'x'; 8192]);
+    entry.add_body_chunk(FrameKind::ClientResponse, b"more");
     entry.end(OWNER, false, |out, _| out.extend_from_slice(b"{}"));
     let frames = read_frames(&root);
     assert_eq!(frames[0].1, 0);

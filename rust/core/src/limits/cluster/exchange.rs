@@ -51,7 +51,7 @@ impl ClusterLimiter {
         if *known != current {
             if known.is_some() {
                 self.restored_ms.store(now_ms + RESTORE_MS, Ordering::Relaxed);
-                self.others().lose(now_ms);
+                self.lock_other_workers().mark_counters_lost(now_ms);
                 self.mark_all_dirty();
             }
             if current.is_some() {

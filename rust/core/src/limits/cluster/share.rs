@@ -12,7 +12,7 @@ use crate::{
         counter::{Amount, WorkerReport},
         node_counters::{KnownMembers, NodeCounters},
         now_ms,
-        rule::window_of_counter,
+        rule::parse_counter_window,
         window::{LimitWindow, SLIDING_PARTS},
     },
     state::shared::redis::QueryError,
@@ -63,7 +63,7 @@ impl ClusterLimiter {
                 self.is_lost.store(false, Ordering::Relaxed);
                 self.check_generation(Some(generation), now_ms);
                 let announcements = parse_announcements(&workers, &self.name);
-                let expired = self.others().update(announcements, members, now_ms);
+                let expired = self.lock_other_workers().update(announcements, members, now_ms);
                 self.redis.remove_workers(&expired).await;
             }
             Err(error) => {
@@ -145,7 +145,7 @@ impl ClusterLimiter {
     pub(super) fn with_restored_shares(self, ledger: &NodeCounters) -> Self {
         let now_ms = now_ms();
         let count_taken = |(counter_id, group): &(Box<str>, Box<str>)| {
-            let window = window_of_counter(counter_id)?;
+            let window = parse_counter_window(counter_id)?;
             let left = ledger
                 .update(&self.share_id(counter_id), group, window, |counter| counter.left(window, now_ms, u64::MAX));
             Some((window, u64::MAX - left.ok()?)).filter(|(_, used)| *used > 0)
@@ -171,7 +171,7 @@ impl ClusterLimiter {
     /// Takes a part of the share of a rate limit. A file counts the amounts that processes of this worker have taken.
     /// So a process that replaces a killed one does not take them again.
     fn take_share(&self, lease: &ClusterLease, part: SharePart, ledger: &NodeCounters, now_ms: u64) -> u64 {
-        let used = lease.own_settled().saturating_add(lease.held).saturating_add(lease.free);
+        let used = lease.total_settled().saturating_add(lease.held).saturating_add(lease.free);
         let unused = part.limit.saturating_sub(used);
         // Nothing is taken in advance from a sliding window: it would count unused amounts for longer than the file
         // does.

@@ -408,7 +408,8 @@ impl<'de> Visitor<'de> for ValueSeed<'_> {
                 names.push(key);
             }
         }
-        read.location = ContentLocation::from_fields(read.kind.as_deref().unwrap_or_default(), &names, part.source_location);
+        read.location =
+            ContentLocation::from_fields(read.kind.as_deref().unwrap_or_default(), &names, part.source_location);
         match section {
             BodySection::Content | BodySection::Documents => bounds.read_part(section, &read, &part),
             // An object instead of the list may be one tool.

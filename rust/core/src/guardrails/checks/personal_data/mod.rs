@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 pub(super) use self::forms::Category;
 use self::{
-    forms::stands_alone,
+    forms::has_word_boundaries,
     names::{NamedValue, NamingModel},
 };
 use super::{allowed_values::AllowedValues, model_questions::MAX_QUESTION_BYTES, replacement::replace_ranges};
@@ -231,7 +231,7 @@ impl PersonalData {
                 let range = start..start + value.len();
                 let is_taken =
                     findings.iter().any(|finding| finding.range.start < range.end && range.start < finding.range.end);
-                if !is_taken && stands_alone(text, &range) {
+                if !is_taken && has_word_boundaries(text, &range) {
                     findings.push(Finding { range, category: *category });
                 }
             }
