@@ -132,16 +132,16 @@ def test_edge_loads_no_web_framework():
         for path in files_under("python", ".py")
     }
     received: set[str] = set()
-    ahead = ["penstock.asgi"] if "penstock.asgi" in modules else []
-    while ahead:
-        received.add(name := ahead.pop())
+    unvisited = ["penstock.asgi"] if "penstock.asgi" in modules else []
+    while unvisited:
+        received.add(name := unvisited.pop())
         actual = (
             {imported for imported in imported_modules(modules[name]) if imported in modules}
             if name in modules
             else set()
         )
         assert not any(imported.split(".")[0] == "litestar" for imported in imported_modules(modules[name])), name
-        ahead += actual - received
+        unvisited += actual - received
 
 
 def test_documented_layers_match_the_contract():
