@@ -215,15 +215,15 @@ def test_integration_models_and_workspaces_are_read_back(scenario: SampleObjects
         "default_provider_slug": None,
     }
     assert set(schemas["WorkspaceAccess"]["properties"]) == set(access)
-    everybody = {"enabled": True, "usage_limits": [USAGE_LIMITS], "rate_limits": RATE_LIMITS}
-    everybody["create_default_provider"] = False
-    assert set(schemas["GlobalAccess"]["properties"]) == set(everybody)
-    rules = {"global_workspace_access": everybody, "create_default_provider": False}
+    default_access = {"enabled": True, "usage_limits": [USAGE_LIMITS], "rate_limits": RATE_LIMITS}
+    default_access["create_default_provider"] = False
+    assert set(schemas["GlobalAccess"]["properties"]) == set(default_access)
+    rules = {"global_workspace_access": default_access, "create_default_provider": False}
     expect_ok(scenario.admin.put(f"{path}/workspaces", {"workspaces": [access], **rules}))
     fetched = scenario.admin.read(f"{path}/workspaces")
     (row,) = fetched["workspaces"]
     read_back = ("enabled", "usage_limits", "rate_limits")
     assert contains_value(row, {name: access[name] for name in read_back})
     assert (row["workspace_id"], bool(row["last_reset_at"])) == (scenario.workspace_id, True)
-    assert contains_value(fetched["global_workspace_access"], everybody)
+    assert contains_value(fetched["global_workspace_access"], default_access)
     expect_ok(scenario.admin.put(f"{path}/workspaces", {"workspaces": [{**access, "enabled": True}]}))

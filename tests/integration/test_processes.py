@@ -142,7 +142,7 @@ def test_killed_edge_process_loses_only_its_open_streams(new_gateway: Gateway):
 @pytest.mark.figures
 def test_preemption_ticker_wakes_often_only_under_load(new_gateway: Gateway):
     sink = control_pid(new_gateway)
-    calm = _wakeups_per_second(sink, "penstock-preempt", lambda: time.sleep(1))
+    idle_wakeups = _wakeups_per_second(sink, "penstock-preempt", lambda: time.sleep(1))
 
     def read_pages() -> None:
         end = time.monotonic() + 1.5
@@ -150,7 +150,7 @@ def test_preemption_ticker_wakes_often_only_under_load(new_gateway: Gateway):
             assert send_raw_request(new_gateway.base_url, "/schema/openapi.json", headers={}).status == 200
 
     busy = _wakeups_per_second(sink, "penstock-preempt", read_pages)
-    assert calm < 150
+    assert idle_wakeups < 150
     assert busy > 300
 
 

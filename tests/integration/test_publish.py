@@ -272,12 +272,12 @@ def test_invalid_row_is_left_out_and_logged(settings: Settings, caplog: pytest.L
             (workspace, *_) = (await plane.send_request("GET", "/v1/workspaces"))["data"]
             inside = {"workspace_id": workspace["id"], "provider": "openai", "key": "sk-01234567"}
             query, text = {"custom_host": "https://a.example/?query"}, {"deploymentConfig": "none"}
-            for spoilt, target_workspace in ((query, "custom_host"), (text, "configurations")):
+            for broken, target_workspace in ((query, "custom_host"), (text, "configurations")):
                 bad = await plane.send_request("POST", "/v1/virtual-keys", {**inside, "name": "bad"})
                 async with plane._database.write_transaction() as connection:
                     newest = select(integrations.c.id).order_by(integrations.c.id.desc()).limit(1).scalar_subquery()
                     change = update(integrations).where(integrations.c.id == newest)
-                    await connection.execute(change.values(configurations=spoilt))
+                    await connection.execute(change.values(configurations=broken))
                 caplog.clear()
                 good = await plane.send_request("POST", "/v1/virtual-keys", {**inside, "name": "good"})
                 await plane.publish()
@@ -303,8 +303,8 @@ def test_invalid_row_is_left_out_and_logged(settings: Settings, caplog: pytest.L
                 wrong = update(configs).where(configs.c.slug == saved[0]["slug"])
                 await connection.execute(wrong.values(config='{"provider":1}'))
                 text = msgspec.json.encode(deep).decode()
-                spoilt = sql("UPDATE api_keys SET defaults = :text WHERE id = :id")
-                await connection.execute(spoilt, {"text": text, "id": key["id"]})
+                broken = sql("UPDATE api_keys SET defaults = :text WHERE id = :id")
+                await connection.execute(broken, {"text": text, "id": key["id"]})
             caplog.clear()
             # Queries everything, as at startup.
             stored = await plane.gather_all()
@@ -338,13 +338,13 @@ def test_undecryptable_credential_leaves_out_only_its_dependents(settings: Setti
                 for body in bodies
             ]
             async with plane._database.write_transaction() as connection:
-                spoilt = {"sealed_key": "00000000-0000-7000-8000-000000000000.AAAA"}
-                await connection.execute(update(integrations).where(integrations.c.slug == slugs[2]).values(spoilt))
+                broken = {"sealed_key": "00000000-0000-7000-8000-000000000000.AAAA"}
+                await connection.execute(update(integrations).where(integrations.c.slug == slugs[2]).values(broken))
                 owner = select(integrations.c.id).where(integrations.c.slug == slugs[1]).scalar_subquery()
                 change = update(integration_models).where(integration_models.c.integration_id == owner)
                 await connection.execute(change.values(sealed_configurations="not.base64!"))
                 await connection.execute(
-                    update(configs).where(configs.c.sealed.is_not(None)).values(sealed=spoilt["sealed_key"])
+                    update(configs).where(configs.c.sealed.is_not(None)).values(sealed=broken["sealed_key"])
                 )
             caplog.clear()
             reported = snapshot_rows(await plane.gather_all())

@@ -181,8 +181,8 @@ def test_access_is_either_for_all_or_for_listed_workspaces(admin: Client, worksp
     expect_error(admin.post("/v1/integrations", {**body, "workspace_id": other}), 404, "AB02", "secret_mappings")
     expect_ok(admin.put(f"/v1/secret-references/{slug}", {"allow_all_workspaces": True}))
     assert admin.read(f"/v1/secret-references/{slug}/workspaces")["allowed_workspaces"] == []
-    twice = {"secret_mappings": mapping["secret_mappings"] * 2}
-    expect_error(admin.post("/v1/integrations", {**body, **twice}), 400, "AB01", "secret_mappings[1].target_field")
+    duplicate = {"secret_mappings": mapping["secret_mappings"] * 2}
+    expect_error(admin.post("/v1/integrations", {**body, **duplicate}), 400, "AB01", "secret_mappings[1].target_field")
     admin.create("/v1/integrations", body)
 
 

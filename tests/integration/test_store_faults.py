@@ -136,7 +136,7 @@ def create_narrowed_key(admin: Client, location: dict[str, str]) -> str:
 
 def test_frozen_database_fails_no_model_request(tmp_path: Path, provider: Mock, own_postgres: Postgres):
     with start_scenario(tmp_path, provider, own_postgres.create_database()) as restartable_gateway:
-        restartable_gateway.run_under_load(own_postgres.freeze, own_postgres.thaw)
+        restartable_gateway.run_under_load(own_postgres.suspend, own_postgres.resume)
 
 
 def test_read_only_database_fails_no_model_request(tmp_path: Path, provider: Mock, own_postgres: Postgres):

@@ -227,9 +227,9 @@ def test_next_reset_is_in_the_future_and_stays_with_its_period(bootstrapped_url:
         usage = {"credit_limit": 10, "periodic_reset_days": 9}
         body = {"name": "k", "workspace_id": workspace, "scopes": ["completions.write"], "usage_limits": usage}
         for past in (midnight_in_days(-1), midnight_in_days(0), "2001-01-01T00:00:00Z"):
-            spoilt = {**usage, "next_usage_reset_at": past}
+            broken = {**usage, "next_usage_reset_at": past}
             await api.expect_error(
-                400, "usage_limits.next_usage_reset_at", "POST", SERVICE_KEYS_PATH, {**body, "usage_limits": spoilt}
+                400, "usage_limits.next_usage_reset_at", "POST", SERVICE_KEYS_PATH, {**body, "usage_limits": broken}
             )
         key = (
             await api.request_ok(

@@ -104,8 +104,8 @@ def test_list_of_an_organisation_shows_the_default_workspace_unless_another_is_n
 ):
     async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
         home = await open_workspace(api, "w")
-        everywhere = {row["id"]: row for row in (await api.request_ok("GET", "admin/workspaces"))["data"]}
-        (default,) = (row for row in everywhere.values() if row["is_default"])
+        rows_by_id = {row["id"]: row for row in (await api.request_ok("GET", "admin/workspaces"))["data"]}
+        (default,) = (row for row in rows_by_id.values() if row["is_default"])
         visible_id = logs.record(**{**home, "workspace_id": default["id"], "workspace_slug": default["slug"]})
         other = logs.record(**home)
 
