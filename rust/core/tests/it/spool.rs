@@ -340,9 +340,9 @@ async fn full_spool_loses_bodies_first_and_records_wait_in_memory() {
 
 #[tokio::test]
 async fn translated_requests_are_recorded_in_both_formats() {
-    for (case, kind) in [("whole", "application/json"), ("stream", "text/event-stream")] {
+    for (case, kind) in [("complete", "application/json"), ("stream", "text/event-stream")] {
         let files = golden_case(&format!("anthropic/chatComplete/{case}"));
-        let name = if case == "whole" { "response.json" } else { "response.sse" };
+        let name = if case == "complete" { "response.json" } else { "response.sse" };
         let reply = fs::read(files.path(name)).unwrap();
         let golden_provider = GoldenProvider::start(200, kind, reply.clone(), 50).await;
         let spool = SpoolFolder::new();

@@ -460,7 +460,7 @@ fn counts_web_searches_besides_tokens() {
 
 #[test]
 fn a_translated_response_reports_its_service_tier() {
-    let case = translated_cases().into_iter().find(|case| case.name() == "openrouter/messages/whole").unwrap();
+    let case = translated_cases().into_iter().find(|case| case.name() == "openrouter/messages/complete").unwrap();
     let (translation, _) = case.translate_request().unwrap();
     let body =
         br#"{"id":"c","choices":[{"index":0,"message":{"content":"a"},"finish_reason":"stop"}],"service_tier":"flex",
