@@ -632,7 +632,7 @@ async fn anthropic_version_in_body_becomes_a_header_unless_set() {
 
 #[tokio::test]
 async fn moves_anthropic_betas_from_body_to_header() {
-    let case = golden_case("anthropic/chatComplete/sampling_and_betas");
+    let case = golden_case("anthropic/chatComplete/sampling_params");
     let read = |file: &str| fs::read(case.path(file)).unwrap();
     let golden_provider = GoldenProvider::start(200, "application/json", read("response.json"), 50).await;
     let reply = GoldenProvider::gateway_trusting_loopback()

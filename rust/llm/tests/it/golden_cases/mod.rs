@@ -174,7 +174,7 @@ impl Case {
         let provider_format = provider
             .provider_format_for_target(operation, &model, &options, "")
             .expect("an operation that is translated");
-        let is_anthropic = self.label.contains("anthropics");
+        let is_anthropic = self.label.contains("anthropic_client");
         let meant = Some(provider.effective_model(&options, &model)).filter(|meant| *meant != model);
         let hints = RequestHints {
             anthropic_betas: betas,
