@@ -148,7 +148,7 @@ const STREAMS_WITHOUT_COUNTERPART: [&str; 15] = [
     "openai/messages/limited_stream",
     "openai/streamGenerateContent/limited_stream",
     "openrouter/messages/details_within_a_call_stream",
-    "triton/complete/error_midway_stream",
+    "triton/complete/fails_midway_stream",
 ];
 
 #[test]
