@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 SCRIPTS_DIR = ROOT / "benches/transcoders"
 LITELLM_DIR = ROOT / ".cache/sdk/others"
 BUILD_COMMAND = ("cargo", "build", "--quiet", "--release", "--package", "penstock-llm", "--example", "transcode")
-CHUNKS, ROUNDS, TURNS = 400, 60, 3
+CHUNKS, ROUNDS, REPEATS = 400, 60, 3
 LITELLM_TIMES, PORTKEY_TIMES = 50, 10
 MESSAGE_START_EVENT = {
     "type": "message_start",
@@ -98,7 +98,7 @@ def test_translates_stream_far_faster_than_litellm_and_portkey(
     def run_turn() -> list[tuple[str, float]]:
         return [run_transcoder(command, body, env) for command, env in commands]
 
-    turns = [benchmark.pedantic(run_turn, rounds=1), *(run_turn() for _ in range(TURNS - 1))]
+    turns = [benchmark.pedantic(run_turn, rounds=1), *(run_turn() for _ in range(REPEATS - 1))]
     texts = {text for turn in turns for text, _ in turn}
     assert texts == {"".join(f" word {n}" for n in range(CHUNKS))}
     # Takes the minimum, because other work of the machine can only add time.

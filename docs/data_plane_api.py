@@ -214,7 +214,7 @@ ERROR_SCHEMA: dict[str, Any] = {
 
 def _operation(name: str, path: str, takes: str) -> dict[str, Any]:
     headers = [{"$ref": f"#/components/parameters/{header}"} for header in HEADERS]
-    places = [
+    parameters = [
         {"name": place, "in": "path", "required": True, "schema": TEXT} for place in re.findall(r"\{(\w+)\}", path)
     ]
     error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
@@ -222,7 +222,7 @@ def _operation(name: str, path: str, takes: str) -> dict[str, Any]:
         "operationId": name,
         "summary": re.sub(r"(?<!^)(?=[A-Z])", " ", name).lower(),
         "tags": ["Data plane"],
-        "parameters": [*places, *headers],
+        "parameters": [*parameters, *headers],
         "responses": {
             "200": {"description": "The provider's response, in the API format of the client."},
             **{status: {"description": words, "content": error} for status, words in ERROR_DESCRIPTIONS.items()},

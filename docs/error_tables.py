@@ -17,7 +17,7 @@ def data_plane_errors(core_source: Path) -> list[list[str]]:
     messages = {name: message.replace("limit.to_string()", "{limit}") for name, message in messages.items()}
     # One variant has its error code as a field. `inline_policy.rs` creates it, and names the code and header of each
     # case.
-    carried = re.findall(
+    fields_by_code = re.findall(
         r'\("(\w+_blocked)", (?:"([\w-]+)"|field)\)', (core_source / "resolve/inline_policy.rs").read_text()
     )
     # One variant returns the provider's status. The errors of prompts are a type of their own.
@@ -27,7 +27,7 @@ def data_plane_errors(core_source: Path) -> list[list[str]]:
     blocked = next(name for name, code in codes.items() if code == "code")
     rows += [
         [f"`{code}`", statuses[blocked], messages[blocked].replace("{field}", field or "{field}")]
-        for code, field in carried
+        for code, field in fields_by_code
     ]
     return rows + prompt_errors((core_source / "error/prompt_error.rs").read_text())
 

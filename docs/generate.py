@@ -487,7 +487,7 @@ def routes_page() -> str:
     """Renders the list of operations, read from their source table."""
     source = (LLM_SRC / "operation.rs").read_text()
     operations = re.findall(r'^    \(\w+, "(\w+)", "([^"]+)", "(\w+)", (\w+)\),$', source, re.MULTILINE)
-    bodies = {"Json": "JSON", "Form": "form, streamed", "Nothing": "–"}
+    bodies = {"Json": "JSON", "Form": "form, streamed", "NoBody": "–"}
     rows = [[method, f"`/v1{path}`", f"`{name}`", bodies[takes]] for method, path, name, takes in operations]
     return render_page(
         "Routes",

@@ -37,12 +37,12 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[object]:
     test's duration excludes the wait for the lock.
     """
     LOCK_FILE.parent.mkdir(exist_ok=True)
-    with LOCK_FILE.open("w") as room, LOCK_FILE.with_suffix(".door").open("w") as door:
+    with LOCK_FILE.open("w") as test_lock, LOCK_FILE.with_suffix(".queue").open("w") as queue_lock:
         # A test that waits for the exclusive lock holds the second lock; otherwise new shared holders would starve it.
-        fcntl.flock(door, fcntl.LOCK_EX)
+        fcntl.flock(queue_lock, fcntl.LOCK_EX)
         is_figure = item.get_closest_marker("figures") is not None
-        fcntl.flock(room, fcntl.LOCK_EX if is_figure else fcntl.LOCK_SH)
-        fcntl.flock(door, fcntl.LOCK_UN)
+        fcntl.flock(test_lock, fcntl.LOCK_EX if is_figure else fcntl.LOCK_SH)
+        fcntl.flock(queue_lock, fcntl.LOCK_UN)
         with use_real_starts(real=is_figure or item.get_closest_marker("real_start") is not None):
             return (yield)
 

@@ -110,17 +110,17 @@ class Postgres:
             with suppress(ProcessLookupError):
                 os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))
 
-    def freeze(self) -> None:
+    def suspend(self) -> None:
         """Suspends all processes of the server with SIGSTOP."""
         self._signal_all(signal.SIGSTOP)
 
-    def thaw(self) -> None:
+    def resume(self) -> None:
         """Resumes all processes of the server with SIGCONT."""
         self._signal_all(signal.SIGCONT)
 
     def stop(self) -> None:
         if self.program.process.poll() is None:
-            self.thaw()
+            self.resume()
         self.program.kill()
         shutil.rmtree(self.folder)
 

@@ -26,11 +26,11 @@ PORTS = itertools.cycle(range(FIRST_PORT, FIRST_PORT + 1000))
 LISTENING_PATTERN = re.compile(r"listening on (http://\S+)")
 
 
-def wait_for(label: str, look: Callable[[], T | None], seconds: float = 20.0) -> T:
-    """Calls `look` until it returns a value; raises a `TimeoutError` with `label` after `seconds`."""
+def wait_for(label: str, attempt: Callable[[], T | None], seconds: float = 20.0) -> T:
+    """Calls `attempt` until it returns a value; raises a `TimeoutError` with `label` after `seconds`."""
     deadline = time.monotonic() + seconds
     while True:
-        if (actual := look()) is not None:
+        if (actual := attempt()) is not None:
             return actual
         if time.monotonic() > deadline:
             raise TimeoutError(f"{label}: not within {seconds} s")

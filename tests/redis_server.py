@@ -36,11 +36,11 @@ class RedisServer:
         self.program = Program(command, self.folder / "redis.log", env={}, cwd=self.folder)
         wait_for("Redis", self._is_ready, 10)
 
-    def freeze(self) -> None:
+    def suspend(self) -> None:
         """Suspends the server with SIGSTOP."""
         os.kill(self.program.pid, signal.SIGSTOP)
 
-    def thaw(self) -> None:
+    def resume(self) -> None:
         """Resumes the server with SIGCONT."""
         os.kill(self.program.pid, signal.SIGCONT)
 

@@ -68,9 +68,11 @@ def foreign_share(before: CpuReading, after: CpuReading) -> float:
     gateway's CPU time, interrupts included. The second is the CPU time of all unrelated processes on any core.
     """
     seconds = max(after.timestamp - before.timestamp, 1e-9)
-    beyond = (after.busy_seconds - before.busy_seconds) - (after.gateway_cpu_seconds - before.gateway_cpu_seconds)
+    other_busy_seconds = (after.busy_seconds - before.busy_seconds) - (
+        after.gateway_cpu_seconds - before.gateway_cpu_seconds
+    )
     elsewhere = sum(
         max(0.0, now - before.other_cpu_seconds.get(pid, 0.0)) for pid, now in after.other_cpu_seconds.items()
     )
     stolen = after.steal_seconds - before.steal_seconds
-    return (max(0.0, min(beyond, elsewhere)) + stolen) / seconds
+    return (max(0.0, min(other_busy_seconds, elsewhere)) + stolen) / seconds

@@ -338,8 +338,7 @@ def measure_tail_latency(bench: BenchContext) -> Measurements:
     """Measures the p99 of the data plane while management burns CPU in Python, and while it is idle.
 
     Then measures the same with management pages, requested near the rate that the gateway can serve. In the idle
-    phase the pages come from the provider, so that the page client uses the same CPU time on the load core in both
-    phases.
+    phase the pages come from the provider. So the page client uses the same CPU time on the load core in both phases.
     """
     with run_gateway(BurningPenstock(), bench.gateway.launch.provider_url, bench.core) as gateway:
         _check_burn_route(gateway)

@@ -22,15 +22,15 @@ rmSync(copy);
 const events = readFileSync(0, "utf8").split("\n\n").filter(Boolean);
 const transform = globalThis.transformation("anthropic");
 const encoder = new TextEncoder();
-const told = () => {
+const translate_once = () => {
   const state = {};
   return events.map((event) => encoder.encode(transform(event, "anthropic-1", state, true) ?? ""));
 };
 const decoder = new TextDecoder();
-log(JSON.stringify(told().map((bytes) => decoder.decode(bytes)).join("")));
+log(JSON.stringify(translate_once().map((bytes) => decoder.decode(bytes)).join("")));
 for (let round = 0; round < Number(rounds); round += 1) {
   const begun = process.hrtime.bigint();
-  told();
+  translate_once();
   log(String(process.hrtime.bigint() - begun));
 }
 // The bundle's server would keep the process running, so exit explicitly.

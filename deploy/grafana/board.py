@@ -67,7 +67,7 @@ def ratio(part: str, whole: str) -> str:
     return f"({part} or vector(0)) / {whole}"
 
 
-def one(expression: str, legend: str = "") -> tuple[Query, ...]:
+def single_query(expression: str, legend: str = "") -> tuple[Query, ...]:
     """Returns the queries of a panel with one expression."""
     return (Query(expression, legend),)
 
@@ -79,40 +79,48 @@ LOOKUPS = sum_of_rates("", "request_count", 'cacheStatus=~"hit|semantic_hit|miss
 
 ROWS: dict[str, tuple[Panel, ...]] = {
     "Overview": (
-        Panel("Requests", "reqps", one(REQUESTS), kind="stat", width=4),
+        Panel("Requests", "reqps", single_query(REQUESTS), kind="stat", width=4),
         Panel(
             "Failed requests",
             "percentunit",
-            one(ratio(sum_of_rates("", "request_count", FAILED), REQUESTS)),
+            single_query(ratio(sum_of_rates("", "request_count", FAILED), REQUESTS)),
             kind="stat",
             width=4,
         ),
-        Panel("In progress", "short", one(f"sum({select('penstock_requests_in_flight')})"), kind="stat", width=4),
+        Panel(
+            "In progress", "short", single_query(f"sum({select('penstock_requests_in_flight')})"), kind="stat", width=4
+        ),
         Panel(
             "Latency p95",
             "ms",
-            one(quantiles("gateway_request_duration_milliseconds")[1].expression),
+            single_query(quantiles("gateway_request_duration_milliseconds")[1].expression),
             kind="stat",
             width=4,
         ),
-        Panel("Cost", "currencyUSD", one(f"sum(increase({select('llm_cost_sum')}[$__range]))"), kind="stat", width=4),
-        Panel("Cache hits", "percentunit", one(ratio(HITS, LOOKUPS)), "Of requests with a cache.", "stat", 4),
+        Panel(
+            "Cost",
+            "currencyUSD",
+            single_query(f"sum(increase({select('llm_cost_sum')}[$__range]))"),
+            kind="stat",
+            width=4,
+        ),
+        Panel("Cache hits", "percentunit", single_query(ratio(HITS, LOOKUPS)), "Of requests with a cache.", "stat", 4),
     ),
     "Traffic": (
-        Panel("Requests by endpoint", "reqps", one(sum_of_rates("endpoint", "request_count"), "{{endpoint}}")),
-        Panel("Requests by status", "reqps", one(sum_of_rates("code", "request_count"), "{{code}}")),
-        Panel("Requests by provider", "reqps", one(sum_of_rates("provider", "request_count"), "{{provider}}")),
+        Panel("Requests by endpoint", "reqps", single_query(sum_of_rates("endpoint", "request_count"), "{{endpoint}}")),
+        Panel("Requests by status", "reqps", single_query(sum_of_rates("code", "request_count"), "{{code}}")),
+        Panel("Requests by provider", "reqps", single_query(sum_of_rates("provider", "request_count"), "{{provider}}")),
     ),
     "Errors": (
         Panel(
             "Failed requests by provider",
             "reqps",
-            one(sum_of_rates("provider, code", "request_count", FAILED), "{{provider}} {{code}}"),
+            single_query(sum_of_rates("provider, code", "request_count", FAILED), "{{provider}} {{code}}"),
         ),
         Panel(
             "Failed requests by model",
             "reqps",
-            one(sum_of_rates("model, code", "request_count", FAILED, 'model!=""'), "{{model}} {{code}}"),
+            single_query(sum_of_rates("model, code", "request_count", FAILED, 'model!=""'), "{{model}} {{code}}"),
             "Needs PROMETHEUS_INCLUDE_MODEL_LABEL=true.",
         ),
         Panel(
@@ -142,7 +150,9 @@ ROWS: dict[str, tuple[Panel, ...]] = {
                 Query(sum_of_rates("", "penstock_management_requests_refused_total"), "management requests"),
             ),
         ),
-        Panel("Open circuit breakers", "short", one(f"sum({select('penstock_circuit_breakers_open')})", "open")),
+        Panel(
+            "Open circuit breakers", "short", single_query(f"sum({select('penstock_circuit_breakers_open')})", "open")
+        ),
     ),
     "Latency": (
         Panel("Request", "ms", quantiles("gateway_request_duration_milliseconds")),
@@ -167,7 +177,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel("Cache lookup", "ms", quantiles("llm_cache_processing_duration_milliseconds")),
     ),
     "Tokens and cost": (
-        Panel("Tokens by provider", "ops", one(sum_of_rates("provider", "llm_token_sum"), "{{provider}}")),
+        Panel("Tokens by provider", "ops", single_query(sum_of_rates("provider", "llm_token_sum"), "{{provider}}")),
         Panel(
             "Input and output tokens",
             "ops",
@@ -180,19 +190,23 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel(
             "Cost per hour by provider",
             "currencyUSD",
-            one(f"{sum_of_rates('provider', 'llm_cost_sum')} * 3600", "{{provider}}"),
+            single_query(f"{sum_of_rates('provider', 'llm_cost_sum')} * 3600", "{{provider}}"),
         ),
         Panel(
             "Cost per hour by model",
             "currencyUSD",
-            one(f"topk(10, {COST_BY_MODEL} * 3600)", "{{model}}"),
+            single_query(f"topk(10, {COST_BY_MODEL} * 3600)", "{{model}}"),
             "Needs PROMETHEUS_INCLUDE_MODEL_LABEL=true.",
         ),
         Panel(
-            "Requests without a price", "reqps", one(sum_of_rates("", "penstock_requests_unpriced_total"), "no price")
+            "Requests without a price",
+            "reqps",
+            single_query(sum_of_rates("", "penstock_requests_unpriced_total"), "no price"),
         ),
         Panel(
-            "Requests by cache status", "reqps", one(sum_of_rates("cacheStatus", "request_count"), "{{cacheStatus}}")
+            "Requests by cache status",
+            "reqps",
+            single_query(sum_of_rates("cacheStatus", "request_count"), "{{cacheStatus}}"),
         ),
     ),
     "Logs": (
@@ -213,7 +227,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
                 Query(f"max({select('penstock_record_file_lag_seconds')})", "record file"),
             ),
         ),
-        Panel("Spool", "bytes", one(f"sum({select('penstock_log_spool_bytes')})", "bytes")),
+        Panel("Spool", "bytes", single_query(f"sum({select('penstock_log_spool_bytes')})", "bytes")),
         Panel(
             "Lost records and bodies",
             "ops",
@@ -237,7 +251,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel(
             "Circuit breaker of the bucket",
             "short",
-            one(f"max({select('penstock_log_breaker_state')})", "0 closed, 1 probing, 2 open"),
+            single_query(f"max({select('penstock_log_breaker_state')})", "0 closed, 1 probing, 2 open"),
             "Only if bodies are stored in a bucket.",
         ),
     ),
@@ -245,15 +259,17 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel(
             "Label combinations",
             "short",
-            one(f"max({select('penstock_request_metrics_label_sets')})", "combinations"),
+            single_query(f"max({select('penstock_request_metrics_label_sets')})", "combinations"),
             "At most `metrics.label_sets`.",
         ),
         Panel(
             "Requests counted as other",
             "reqps",
-            one(sum_of_rates("", "penstock_request_metrics_overflows_total"), "other"),
+            single_query(sum_of_rates("", "penstock_request_metrics_overflows_total"), "other"),
         ),
-        Panel("Redis", "short", one(f"min({select('penstock_redis_up')})", "1: it responds"), "Only with Redis."),
+        Panel(
+            "Redis", "short", single_query(f"min({select('penstock_redis_up')})", "1: it responds"), "Only with Redis."
+        ),
     ),
 }
 
@@ -282,8 +298,8 @@ def make_panels() -> list[dict[str, Any]]:
     panels: list[dict[str, Any]] = []
     y = 0
     for title, row in ROWS.items():
-        place = {"x": 0, "y": y, "w": WIDTH, "h": ROW_HEIGHT}
-        panels.append({"id": len(panels) + 1, "type": "row", "title": title, "collapsed": False, "gridPos": place})
+        position = {"x": 0, "y": y, "w": WIDTH, "h": ROW_HEIGHT}
+        panels.append({"id": len(panels) + 1, "type": "row", "title": title, "collapsed": False, "gridPos": position})
         x, y = 0, y + ROW_HEIGHT
         for panel in row:
             if x + panel.width > WIDTH:

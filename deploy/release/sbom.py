@@ -70,9 +70,9 @@ def list_crates(metadata: dict[str, Any], checksums: dict[tuple[str, str], str])
 
 def list_npm_packages(lock: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yields the packages that the console is built from; the bundler copies parts of them into it."""
-    for place, package in sorted(lock["packages"].items()):
-        if place and "version" in package and not package.get("optional"):
-            name = place.rpartition("node_modules/")[2]
+    for path, package in sorted(lock["packages"].items()):
+        if path and "version" in package and not package.get("optional"):
+            name = path.rpartition("node_modules/")[2]
             yield _component("npm", name, package["version"])
 
 

@@ -1,6 +1,6 @@
 """`python -m loadtests.budget URL…` spends a budget through running gateways from many clients at once, and reports by how
-much it was exceeded. With `--litellm PYTHON` instead, starts Penstock with a hard and a soft budget, and LiteLLM with the
-same budget, and spends each of them with the same clients.
+much it was exceeded. With `--litellm PYTHON`, starts Penstock with a hard and a soft budget, and LiteLLM with the
+same budget. Then spends each of them with the same clients.
 """
 
 from __future__ import annotations

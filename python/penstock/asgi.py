@@ -33,7 +33,7 @@ class TrafficCounters(msgspec.Struct):
 
     durations: list[int]
     """Number of completed requests in each bucket of durations."""
-    pieces: int
+    stream_chunks: int
 
 
 class EdgeApp:
@@ -116,7 +116,7 @@ class EdgeApp:
 
     def _count_traffic(self) -> int:
         counters = msgspec.json.decode(self._engine.metrics(), type=TrafficCounters)
-        return sum(counters.durations) + counters.pieces
+        return sum(counters.durations) + counters.stream_chunks
 
     def drain(self, seconds: float) -> float:
         """Makes `/ready` report that the gateway stops, and ends open streams after this many seconds.

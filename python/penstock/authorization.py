@@ -81,7 +81,7 @@ SCOPES_BY_KEY_TYPE: dict[str, frozenset[str]] = {
     "workspace-user": CALL_SCOPES | WORKSPACE_SCOPES,
 }
 ALL_SCOPES = frozenset[str]().union(*SCOPES_BY_KEY_TYPE.values())
-# Verbs of the scopes that a plain member of a workspace has, who is neither admin nor manager.
+# Verbs of the scopes of workspace members who are neither admins nor managers.
 MEMBER_VERBS = frozenset({"read", "list", "view", "render", "invoke", "write"})
 ORGANISATION_ADMIN_ROLES = frozenset({"owner", "admin"})
 # Headers in which clients of other vendors' APIs send their only key.
@@ -103,8 +103,12 @@ def role_rank(role: str | None) -> int:
 
 def user_scopes(org_role: str | None) -> frozenset[str]:
     """Returns the scopes of a signed-in user. In a workspace, the user's role there narrows them; see `narrow_scopes`."""
-    everywhere = CALL_SCOPES | WORKSPACE_SCOPES | WORKSPACE_KEY_SCOPES
-    return everywhere | ORGANISATION_SCOPES if org_role in ORGANISATION_ADMIN_ROLES else everywhere
+    scopes_in_any_workspace = CALL_SCOPES | WORKSPACE_SCOPES | WORKSPACE_KEY_SCOPES
+    return (
+        scopes_in_any_workspace | ORGANISATION_SCOPES
+        if org_role in ORGANISATION_ADMIN_ROLES
+        else scopes_in_any_workspace
+    )
 
 
 def reject_unusable_scopes(path: str, key_type: str, scopes: Iterable[str]) -> None:
@@ -171,7 +175,7 @@ class UserRights(msgspec.Struct, frozen=True, kw_only=True):
     org_role: str | None = None
     roles: dict[str, str] = {}
     # Role overrides by workspace id, for workspaces that have any.
-    apart: dict[str, RoleOverrides] = {}
+    overrides_by_workspace: dict[str, RoleOverrides] = {}
 
     @property
     def is_organisation_admin(self) -> bool:
@@ -185,7 +189,7 @@ class UserRights(msgspec.Struct, frozen=True, kw_only=True):
         if self.is_organisation_admin:
             return scopes
         workspace_key = workspace_id or ""
-        return narrow_scopes(scopes, self.roles.get(workspace_key), self.apart.get(workspace_key))
+        return narrow_scopes(scopes, self.roles.get(workspace_key), self.overrides_by_workspace.get(workspace_key))
 
     def rank(self, workspace_id: str | None) -> int:
         """Returns the rank of the user's role in a workspace; 0 without a role."""
@@ -232,7 +236,7 @@ class Caller(UserRights, frozen=True, kw_only=True):
     # Id of the request's API key.
     key_id: str | None = None
     key_name: str | None = None
-    # Id of the user or key to whom the API key was issued.
+    # Id of the user or key that the API key was issued to.
     key_made_by: str | None = None
 
     @property
@@ -275,7 +279,7 @@ class Caller(UserRights, frozen=True, kw_only=True):
 
     @property
     def _user_rights(self) -> UserRights:
-        return UserRights(org_role=self.org_role, roles=self.roles, apart=self.apart)
+        return UserRights(org_role=self.org_role, roles=self.roles, overrides_by_workspace=self.overrides_by_workspace)
 
     def grantable_scopes(self, workspace_id: str | None) -> frozenset[str]:
         """Returns the scopes that the caller may grant to others; it cannot grant more than it has."""

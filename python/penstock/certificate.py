@@ -62,7 +62,7 @@ class CertificateFiles:
         return True
 
     def revert(self) -> None:
-        """Uses the previous pair again."""
+        """Restores the previous certificate and key."""
         if self._previous:
             _close_all(self._copies)
             self._copies, self._previous = self._previous, ()

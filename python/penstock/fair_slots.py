@@ -53,11 +53,11 @@ class FairSlots:
     async def _take_share(self, stack: ExitStack, name: tuple[str, ...], limit: int) -> None:
         slots, users = self._shares.get(name, (asyncio.Semaphore(limit), 0))
         self._shares[name] = slots, users + 1
-        stack.callback(self._leave_share, name)
+        stack.callback(self._release_share, name)
         await slots.acquire()
         stack.callback(slots.release)
 
-    def _leave_share(self, name: tuple[str, ...]) -> None:
+    def _release_share(self, name: tuple[str, ...]) -> None:
         slots, users = self._shares.pop(name)
         if users > 1:
             self._shares[name] = slots, users - 1

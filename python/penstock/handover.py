@@ -45,14 +45,14 @@ class WorkerHandover:
         self._retiring: list[ChildProcess] = []
 
     @property
-    def leaving(self) -> list[ChildProcess]:
+    def replaced_workers(self) -> list[ChildProcess]:
         """Replaced workers that still run."""
         return [*self._outgoing.values(), *self._retiring]
 
     @property
     def processes(self) -> list[Process]:
         """Processes of the replaced workers that still run."""
-        return [child.process for child in self.leaving if child.process]
+        return [child.process for child in self.replaced_workers if child.process]
 
     def report_start(self, position: int) -> None:
         """Reports to the supervisor that the worker at this position accepts connections. Called in the worker's
@@ -77,7 +77,7 @@ class WorkerHandover:
             # A worker that has just exited needs no replacement: its restart loads the new certificate.
             if child.is_alive:
                 self._outgoing[position] = copy(child)
-                used = {item.number for item in (*edges, *self.leaving)}
+                used = {item.number for item in (*edges, *self.replaced_workers)}
                 child.number = next(number for number in range(1, len(used) + 2) if number not in used)
                 child.start()
 

@@ -37,7 +37,9 @@ METRIC_FAMILIES = {
     ),
     "cut": MetricFamily("penstock_responses_truncated_total", "counter", "responses that the provider cut off"),
     "streams": MetricFamily("penstock_streams_total", "counter", "streamed answers"),
-    "pieces": MetricFamily("penstock_stream_chunks_total", "counter", "chunks of streamed responses sent to clients"),
+    "stream_chunks": MetricFamily(
+        "penstock_stream_chunks_total", "counter", "chunks of streamed responses sent to clients"
+    ),
     "bytes_out": MetricFamily("penstock_bytes_out_total", "counter", "response bytes sent to clients"),
     "tokens_in": MetricFamily("penstock_tokens_in_total", "counter", "input tokens, as the providers count them"),
     "tokens_out": MetricFamily("penstock_tokens_out_total", "counter", "output tokens, as the providers count them"),
@@ -63,7 +65,9 @@ METRIC_FAMILIES = {
         "counter",
         "requests with fields dropped in translation, in the request or the response",
     ),
-    "held": MetricFamily("penstock_streams_held_total", "counter", "streams that were buffered and sent when complete"),
+    "streams_buffered": MetricFamily(
+        "penstock_streams_buffered_total", "counter", "streams that were buffered and sent when complete"
+    ),
     "continued": MetricFamily("penstock_streams_continued_total", "counter", "streams that another target continued"),
     "buffer_exceeded": MetricFamily(
         "penstock_stream_recovery_overflows_total",
@@ -181,12 +185,12 @@ METRIC_FAMILIES = {
         "counter",
         "writes of records to the disk that failed, and responses that did not wait longer for one",
     ),
-    "notes_dropped": MetricFamily(
+    "node_store_dropped": MetricFamily(
         "penstock_node_store_dropped_total",
         "counter",
         "node store entries of workers that were dropped because the queue was full",
     ),
-    "notes_unanswered": MetricFamily(
+    "node_store_unanswered": MetricFamily(
         "penstock_node_store_unanswered_total",
         "counter",
         "requests that continued because the control process did not return a value of the node store in time",
@@ -204,7 +208,7 @@ METRIC_FAMILIES = {
         "penstock_limit_counter_failures_total", "counter", "accesses that failed; the worker then admits its share"
     ),
     "limit_redis_trips": MetricFamily(
-        "penstock_limit_redis_trips_total", "counter", "requests and renewals for which limits asked Redis"
+        "penstock_limit_redis_trips_total", "counter", "requests and renewals that sent a command to Redis for limits"
     ),
     "limit_redis_failures": MetricFamily(
         "penstock_limit_redis_failures_total", "counter", "of these, those that Redis did not answer in time"

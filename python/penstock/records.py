@@ -46,7 +46,7 @@ class RecordFile:
         """Stores the path and size limit; the file is opened with the first batch."""
         self._path = os.path.abspath(settings.path)
         self._limit = settings.rotate_bytes
-        self._keep = settings.keep
+        self._max_rotated_files = settings.max_rotated_files
         # Callback after a rotation, before anything is written to the new file.
         self.on_rotated: Callable[[], None] | None = None
         self._file = -1
@@ -168,8 +168,8 @@ class RecordFile:
     def _rotate(self) -> None:
         """Renames each file to the next number and deletes the last one."""
         self.close()
-        names = [self._path, *(f"{self._path}.{number}" for number in range(1, self._keep + 1))]
-        if not self._keep:
+        names = [self._path, *(f"{self._path}.{number}" for number in range(1, self._max_rotated_files + 1))]
+        if not self._max_rotated_files:
             os.unlink(self._path)
         for older, newer in zip(reversed(names[1:]), reversed(names[:-1]), strict=True):
             if os.path.exists(newer):
@@ -180,7 +180,7 @@ def refused_records_settings(settings: Records) -> Records:
     """Returns the settings of the file for records of requests without a valid key, such as `records-refused.jsonl`."""
     stem, suffix = os.path.splitext(settings.path)
     limit = min(settings.rotate_bytes, MAX_REFUSED_FILE_BYTES)
-    return msgspec.structs.replace(settings, path=f"{stem}-refused{suffix}", rotate_bytes=limit, keep=1)
+    return msgspec.structs.replace(settings, path=f"{stem}-refused{suffix}", rotate_bytes=limit, max_rotated_files=1)
 
 
 def _write_all(file: int, lines: memoryview) -> None:

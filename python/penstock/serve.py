@@ -152,7 +152,7 @@ class Supervisor:
             settings.server, port=port, run_dir=listen.make_run_dir(settings), connections=_limit_connections(settings)
         )
         self.settings = msgspec.structs.replace(settings, server=server)
-        self.kept = SnapshotBackup(snapshot)
+        self.snapshot_backup = SnapshotBackup(snapshot)
         self.control_socket = listen.open_private_socket(self.settings.control_socket)
         self.control = ChildProcess(
             "control", GranianServer.for_control(self.control_socket), self._load_control, CONTROL_PAUSE
@@ -297,8 +297,10 @@ class Supervisor:
         for listener in self.edge_sockets:
             listener.close()
         allowed_signals = self._stop_signals
-        leaving = self.handover.leaving if self.handover else []
-        self._stop_children([*self.edges, *leaving], self.settings.server.drain_seconds + EDGE_GRACE, allowed_signals)
+        replaced_workers = self.handover.replaced_workers if self.handover else []
+        self._stop_children(
+            [*self.edges, *replaced_workers], self.settings.server.drain_seconds + EDGE_GRACE, allowed_signals
+        )
         self._stop_children([self.control], CONTROL_GRACE, allowed_signals + 1)
         self._stop_children(self.plugin_processes, PLUGINS_GRACE, allowed_signals + 1)
         # The log worker stops last, because the others write their last records to the spool.
@@ -345,11 +347,13 @@ class Supervisor:
         sys.setswitchinterval(THREAD_SWITCH_INTERVAL_SECONDS)
         with process.report_start_failure(f"edge {index}"):
             asgi = importlib.import_module("penstock.asgi")
-            app = asgi.create_edge_app(self.settings, self.edges[index - 1].number, self.kept.load_latest().to_json())
+            app = asgi.create_edge_app(
+                self.settings, self.edges[index - 1].number, self.snapshot_backup.load_latest().to_json()
+            )
         deadline = self.settings.server.drain_seconds
         process.shut_down_on_signal(
             partial(app.drain, deadline),
-            notice=self.settings.shutdown_delay_seconds,
+            close_delay=self.settings.shutdown_delay_seconds,
             at_latest=deadline + EDGE_GRACE / 2,
         )
         if self.handover:
@@ -358,7 +362,7 @@ class Supervisor:
                 listen.stop_accepting(self.settings)
                 app.drain(RETIRE_SECONDS)
 
-            process.retire_on_signal(retire, notice=HANDSHAKE_SECONDS, at_latest=RETIRE_SECONDS + EDGE_GRACE)
+            process.retire_on_signal(retire, close_delay=HANDSHAKE_SECONDS, at_latest=RETIRE_SECONDS + EDGE_GRACE)
             app.call_when_started(partial(self.handover.report_start, index))
         process.freeze_heap(collect=False)
         return app
@@ -373,7 +377,7 @@ class Supervisor:
         os.close(self._held)
         with process.report_start_failure("control"):
             importlib.import_module("penstock.engine").start_preemption_ticker(process.TIME_SLICE_SECONDS)
-            published = SnapshotChannel(self.kept.load_latest(), self.kept)
+            published = SnapshotChannel(self.snapshot_backup.load_latest(), self.snapshot_backup)
             app = importlib.import_module("penstock.app").create_app(
                 self.settings, published, metrics_socket=self.metrics_socket
             )

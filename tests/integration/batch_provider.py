@@ -15,7 +15,7 @@ class RecordingServer:
     """HTTP server that records the method and path of each request."""
 
     def __init__(self, responses: type[BaseHTTPRequestHandler]) -> None:
-        self.asked: list[tuple[str, str]] = []
+        self.received_requests: list[tuple[str, str]] = []
         self.lock = threading.Lock()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (responses,), {"provider": self}))
         self.url = f"http://127.0.0.1:{self._server.server_port}"
@@ -32,7 +32,7 @@ class RecordingServer:
 
     def count_requests(self, method: str, path: str) -> int:
         with self.lock:
-            return sum(item == (method, path) for item in self.asked)
+            return sum(item == (method, path) for item in self.received_requests)
 
 
 class FakeBatchProvider(RecordingServer):
@@ -79,7 +79,7 @@ class _RequestHandler(BaseHTTPRequestHandler):
     def _respond(self, body: bytes) -> None:
         with self.provider.lock:
             path = self.path.removeprefix("/v1")
-            self.provider.asked.append((self.command, path))
+            self.provider.received_requests.append((self.command, path))
             self.provider.credentials.add(self.headers.get("x-api-key") or self.headers.get("authorization", ""))
             status, response = self._rejection() or self._list_batches(path) or self._route(path, body)
         if self.provider.mute.is_set() and (self.command, path) == ("POST", "/batches"):

@@ -199,7 +199,7 @@ class _RequestHandler(BaseHTTPRequestHandler):
 
     def _respond(self, body: bytes) -> None:
         with self.provider.lock:
-            self.provider.asked.append((self.command, unquote(self.path)))
+            self.provider.received_requests.append((self.command, unquote(self.path)))
             fault = self._check_credential(body)
             if fault is None and self.path.startswith(("/s3-bucket", GCS_PREFIX)):
                 self._forward_to_s3(body)

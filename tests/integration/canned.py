@@ -15,7 +15,7 @@ class CannedProvider:
     """Reads each request, sends the bytes with a pause after each chunk, then closes the connection."""
 
     def __init__(self, *chunks: bytes, pause: float = 0.0) -> None:
-        self.pieces, self.pause = chunks, pause
+        self.chunks, self.pause = chunks, pause
         self.heads: list[bytes] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
@@ -58,7 +58,7 @@ class CannedProvider:
         )
         while len(body) < length:
             body += connection.recv(65536)
-        for chunk in self.pieces:
+        for chunk in self.chunks:
             connection.sendall(chunk)
             time.sleep(self.pause)
         # Sends FIN and not RST, so that all sent bytes arrive.

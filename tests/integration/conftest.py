@@ -67,7 +67,7 @@ def closed() -> Iterator[None]:
 
 @pytest.fixture
 def restarted(
-    tmp_path: Path, mock: Mock, surroundings: Mapping[str, str]
+    tmp_path: Path, mock: Mock, environment_variables: Mapping[str, str]
 ) -> Iterator[Callable[..., RestartableGateway]]:
     """Returns a function that starts a gateway with an embedded store, which a test may kill and start again."""
     from tests.integration.batching import RestartableGateway  # noqa: PLC0415 - as in `closed`
@@ -75,7 +75,7 @@ def restarted(
     started: list[RestartableGateway] = []
 
     def start(**options: Any) -> RestartableGateway:
-        started.append(RestartableGateway(tmp_path, mock, env=surroundings, **options))
+        started.append(RestartableGateway(tmp_path, mock, env=environment_variables, **options))
         return started[-1]
 
     yield start
@@ -102,7 +102,7 @@ def redis(tmp_path: Path) -> Iterator[RedisServer]:
 
 
 @pytest.fixture(scope="module")
-def surroundings() -> Mapping[str, str]:
+def environment_variables() -> Mapping[str, str]:
     """Returns extra environment variables for a file's gateway; test files override it."""
     return {}
 
@@ -129,13 +129,13 @@ def admin(
     request: pytest.FixtureRequest,
     provider: Mock,
     new_store: StoreFactory,
-    surroundings: Mapping[str, str],
+    environment_variables: Mapping[str, str],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Client]:
     """Yields an admin client of a gateway with a new store, once per kind of database."""
     folder = tmp_path_factory.mktemp("admin")
     tables = {"mock": {"host": provider.url}, **getattr(request.module, "TABLES", {})}
-    with run_gateway(folder, tables, env=new_store(folder, **surroundings)) as gateway:
+    with run_gateway(folder, tables, env=new_store(folder, **environment_variables)) as gateway:
         yield Client(gateway)
 
 

@@ -20,7 +20,7 @@ TIMEOUT_SECONDS = 30.0
 RETRY_PAUSE_SECONDS = 0.05
 CHUNKS = 5
 # Fractions of all requests: rejected by the provider, streamed, and aborted by the client (some of the streamed ones).
-FAILED, STREAMED, LEFT = 0.05, 0.35, 0.05
+FAILED_RATIO, STREAMED_RATIO, DISCONNECTED_RATIO = 0.05, 0.35, 0.05
 USAGE = {"prompt_tokens": 9, "completion_tokens": 4, "total_tokens": 13}
 
 
@@ -134,15 +134,15 @@ class Client:
         """Returns true if the whole response arrived."""
         chance = self._chance.random()
         body: dict[str, Any] = {
-            "model": "failing" if chance < FAILED else "m",
+            "model": "failing" if chance < FAILED_RATIO else "m",
             "user": trace_id,
             "messages": [{"role": "user", "content": "Is the gate open? " * 20}],
         }
-        if FAILED <= chance < FAILED + STREAMED:
+        if FAILED_RATIO <= chance < FAILED_RATIO + STREAMED_RATIO:
             body["stream"] = True
         headers = {**self._headers, "x-gateway-trace-id": trace_id}
         async with session.post(f"{self._url}/v1/chat/completions", json=body, headers=headers) as response:
-            if body.get("stream") and chance < FAILED + LEFT:
+            if body.get("stream") and chance < FAILED_RATIO + DISCONNECTED_RATIO:
                 await response.content.readany()
                 response.close()
                 return False

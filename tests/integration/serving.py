@@ -50,7 +50,7 @@ class BackgroundThread:
 def run_gateway(
     folder: Path,
     tables: SettingsTables,
-    way: str = "intercepted",
+    entry_mode: str = "intercepted",
     *,
     engine: Mapping[str, object] | None = None,
     burn: bool = False,
@@ -59,11 +59,11 @@ def run_gateway(
     """Runs a gateway and checks at the end that it stops cleanly. `engine` sets options that operators cannot set;
     `burn` adds a CPU-heavy route.
     """
-    is_usual = way == "intercepted" and not engine and not burn
+    is_usual = entry_mode == "intercepted" and not engine and not burn
     changes = {
         # A script can import only modules of its own folder.
         "PYTHONPATH": str(ROOT),
-        "TEST_INTERCEPT": str(int(way == "intercepted")),
+        "TEST_INTERCEPT": str(int(entry_mode == "intercepted")),
         "TEST_ENGINE": json.dumps(engine or {}),
         "TEST_BURN": str(int(burn)),
     }

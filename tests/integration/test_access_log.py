@@ -30,8 +30,8 @@ def access_lines(gateway: Gateway, count: int) -> list[dict[str, Any]]:
     return wait_for(f"{count} lines", read_lines, 10)
 
 
-@pytest.mark.parametrize("way", ["intercepted", "plain"])
-def test_each_request_has_one_json_line(provider: Mock, tmp_path: Path, way: str):
+@pytest.mark.parametrize("entry_mode", ["intercepted", "plain"])
+def test_each_request_has_one_json_line(provider: Mock, tmp_path: Path, entry_mode: str):
     tables = {
         "mock": {"host": provider.url},
         "log": {"format": "json", "access": True},
@@ -39,7 +39,7 @@ def test_each_request_has_one_json_line(provider: Mock, tmp_path: Path, way: str
         "keys": [{"name": "team", "key": KEY}],
     }
     proxied = {"x-forwarded-for": "203.0.113.5, 192.0.2.7", "x-gateway-api-key": KEY}
-    with run_gateway(tmp_path, tables, way) as gateway:
+    with run_gateway(tmp_path, tables, entry_mode) as gateway:
         path = f"{CHAT_PATH}?api_key=canary-1&x=canary-2"
         responses = [
             send_raw_request(gateway.base_url, path, chat_body(), {**MOCK_HEADERS, **proxied}),

@@ -75,7 +75,7 @@ def create_one_of_each(admin: Client) -> dict[str, Any]:
     """Creates an object of each kind; returns the workspace."""
     user = admin.read("/v1/admin/users")["data"][0]["id"]
     rules = {"user_api_key_rotation_period": 9, "user_api_key_count": 5, "user_key_metadata": {"team": "a"}}
-    place = admin.create(
+    workspace = admin.create(
         "/v1/workspaces",
         {
             "name": "Rockets",
@@ -85,8 +85,8 @@ def create_one_of_each(admin: Client) -> dict[str, Any]:
             "description": "up",
         },
     )
-    create_organisation_objects(admin, place)
-    own = {"workspace_id": place["id"]}
+    create_organisation_objects(admin, workspace)
+    own = {"workspace_id": workspace["id"]}
     admin.create(
         "/v1/virtual-keys", {"name": "the provider", "provider": "openai", "key": SECRETS["VIRTUAL_KEY"], **own}
     )
@@ -95,7 +95,7 @@ def create_one_of_each(admin: Client) -> dict[str, Any]:
     limits = {"usage_limits": {"credit_limit": 5, "periodic_reset": "weekly"}, "tags": {"a": "b"}}
     admin.create("/v1/providers", {"name": "of ours", "integration_id": "inner", "slug": "ours", **limits, **own})
     config = admin.create("/v1/configs", {"name": "main", "config": {"provider": "@ours"}, **own})
-    admin.put(f"/v1/workspaces/{place['id']}", {"defaults": {"user_api_key_config": config["slug"]}})
+    admin.put(f"/v1/workspaces/{workspace['id']}", {"defaults": {"user_api_key_config": config["slug"]}})
     admin.create("/v1/labels", {"name": "pilot", "protected": True, **own})
     # `a-part` is created before `b-part`, which it includes.
     admin.create("/v1/prompts/partials", {"name": "a", "slug": "a-part", "string": "first", **own})
@@ -111,14 +111,14 @@ def create_one_of_each(admin: Client) -> dict[str, Any]:
     admin.create("/v1/api-keys/workspace/service", {**body, "usage_limits": {"credit_limit": 5}})
     body = {"name": "mine", "scopes": ["completions.write"], "user_id": user, "expires_at": "2999-01-01T00:00:00Z"}
     admin.create("/v1/api-keys/workspace/user", {**body, **own})
-    return place
+    return workspace
 
 
-def create_organisation_objects(admin: Client, place: dict[str, Any]) -> None:
+def create_organisation_objects(admin: Client, workspace: dict[str, Any]) -> None:
     """Creates the objects that belong to the organisation."""
     vault = {"vault_auth_type": "token", "vault_addr": "https://vault.example", "vault_token": SECRETS["VAULT"]}
     reference = {"name": "kept", "slug": "kept", "manager_type": "hashicorp_vault", "secret_path": "a/b"}
-    allowed = {"allowed_workspaces": [place["id"]]}
+    allowed = {"allowed_workspaces": [workspace["id"]]}
     admin.create("/v1/secret-references", {**reference, "auth_config": vault, **allowed})
     headers = {"custom_host": "https://models.test/v1", "custom_headers": {"x-team": SECRETS["HEADER"]}}
     shared = {"name": "shared", "slug": "shared", "ai_provider_id": "openai", "key": SECRETS["SHARED_KEY"]}
@@ -133,18 +133,20 @@ def create_organisation_objects(admin: Client, place: dict[str, Any]) -> None:
     expected = {"models": models, "allow_all_models": False, **sent}
     expect_ok(admin.put("/v1/integrations/shared/models", expected))
     limits = {"rate_limits": [{"type": "requests", "unit": "rpm", "value": 9}]}
-    accesses = [{"id": place["id"], "enabled": True, **limits}]
+    accesses = [{"id": workspace["id"], "enabled": True, **limits}]
     # Access settings of a deleted workspace must not appear in an exported state.
     gone = admin.create("/v1/workspaces", {"name": "Gone"})
     accesses.append({"id": gone["id"], "enabled": True})
-    everybody = {"enabled": True, "usage_limits": [{"credit_limit": 3}]}
+    default_access = {"enabled": True, "usage_limits": [{"credit_limit": 3}]}
     expect_ok(
-        admin.put("/v1/integrations/shared/workspaces", {"workspaces": accesses, "global_workspace_access": everybody})
+        admin.put(
+            "/v1/integrations/shared/workspaces", {"workspaces": accesses, "global_workspace_access": default_access}
+        )
     )
-    expect_ok(admin.put("/v1/secret-references/kept", {"allowed_workspaces": [place["id"], gone["id"]]}))
+    expect_ok(admin.put("/v1/secret-references/kept", {"allowed_workspaces": [workspace["id"], gone["id"]]}))
     expect_ok(admin.delete(f"/v1/workspaces/{gone['id']}", {"name": "Gone", "force_delete": True}))
     admin.create("/v1/api-keys/organisation/service", {"name": "of all", "scopes": ["workspaces.list"]})
-    workspaces = [{"id": place["id"], "role": "manager"}]
+    workspaces = [{"id": workspace["id"], "role": "manager"}]
     details = {"workspace_api_key_details": {"scopes": ["completions.write"]}}
     admin.create(
         "/v1/admin/users/invites", {"email": "new@x.test", "role": "member", "workspaces": workspaces, **details}
@@ -221,37 +223,37 @@ def test_changes_nothing_without_confirmation(admin: Client, tmp_path: Path):
 
 
 def test_commands_create_list_rotate_and_delete_keys(admin: Client):
-    place = admin.read("/v1/workspaces")["data"][0]["slug"]
-    text = run_command(admin, "keys", "create", "app", "--workspace", place, "--scope", "completions.write").strip()
+    workspace = admin.read("/v1/workspaces")["data"][0]["slug"]
+    text = run_command(admin, "keys", "create", "app", "--workspace", workspace, "--scope", "completions.write").strip()
     headers = {**MOCK_HEADERS, "x-gateway-api-key": text}
     wait_for(
         "the key",
         lambda: send_raw_request(admin.gateway.base_url, CHAT_PATH, chat_body(), headers).status == 200 or None,
         3,
     )
-    heads, line = run_command(admin, "keys", "list", "--workspace", place).splitlines()
+    heads, line = run_command(admin, "keys", "list", "--workspace", workspace).splitlines()
     assert heads.split() == ["id", "key", "type", "status", "name"]
     key_id, masked, kind, status, name = line.split("  ")
     assert (masked, kind, status, name) == (f"{text[:2]}*****{text[-3:]}", "workspace-service", "active", "app")
     assert run_command(admin, "keys", "rotate", key_id).strip() not in {"", text}
     assert "in transition" in run_command(admin, "keys", "rotate", key_id, status=1)
     run_command(admin, "keys", "delete", key_id)
-    assert json.loads(run_command(admin, "keys", "list", "--workspace", place, "--json")) == []
+    assert json.loads(run_command(admin, "keys", "list", "--workspace", workspace, "--json")) == []
     assert "scopes[0] 'fly' is not known" in run_command(
-        admin, "keys", "create", "x", "--workspace", place, "--scope", "fly", status=1
+        admin, "keys", "create", "x", "--workspace", workspace, "--scope", "fly", status=1
     )
     assert "AB05" not in run_command(Client(admin.gateway, "nobody"), "keys", "list", status=1)
 
 
 def test_commands_save_show_and_update_configs(admin: Client, tmp_path: Path):
-    place = admin.read("/v1/workspaces")["data"][0]["slug"]
+    workspace = admin.read("/v1/workspaces")["data"][0]["slug"]
     file = tmp_path / "config.json"
     file.write_text('{"provider": "mock"}')
-    slug = run_command(admin, "config", "save", str(file), "--name", "main", "--workspace", place).strip()
+    slug = run_command(admin, "config", "save", str(file), "--name", "main", "--workspace", workspace).strip()
     assert json.loads(run_command(admin, "config", "show", slug)) == {"provider": "mock"}
     run_command(admin, "config", "save", "-", "--slug", slug, input_text='{"provider": "openai"}')
     assert json.loads(run_command(admin, "config", "show", slug)) == {"provider": "openai"}
-    (listed,) = json.loads(run_command(admin, "config", "list", "--workspace", place, "--json"))
+    (listed,) = json.loads(run_command(admin, "config", "list", "--workspace", workspace, "--json"))
     assert (listed["slug"], listed["status"]) == (slug, "active")
     assert "provider" in run_command(
         admin, "config", "save", "-", "--slug", slug, input_text='{"provider": 1}', status=1
@@ -261,13 +263,13 @@ def test_commands_save_show_and_update_configs(admin: Client, tmp_path: Path):
 
 
 def test_commands_set_up_a_workspace_with_a_provider(admin: Client, provider: Mock):
-    place = run_command(admin, "workspaces", "create", "Commands").strip()
-    options = ("--provider", "mock", "--key-file", "-", "--workspace", place)
+    workspace = run_command(admin, "workspaces", "create", "Commands").strip()
+    options = ("--provider", "mock", "--key-file", "-", "--workspace", workspace)
     slug = run_command(admin, "integrations", "create", "Mock", *options, input_text="sk-canary-of-a-command\n").strip()
-    created = run_command(admin, "providers", "create", "of-commands", "--integration", slug, "--workspace", place)
+    created = run_command(admin, "providers", "create", "of-commands", "--integration", slug, "--workspace", workspace)
     assert created.strip() == "@of-commands"
-    assert "of-commands" in run_command(admin, "providers", "list", "--workspace", place)
-    key = run_command(admin, "keys", "create", "app", "--workspace", place, "--scope", "completions.write").strip()
+    assert "of-commands" in run_command(admin, "providers", "list", "--workspace", workspace)
+    key = run_command(admin, "keys", "create", "app", "--workspace", workspace, "--scope", "completions.write").strip()
     headers = {**MOCK_HEADERS, "x-gateway-provider": "@of-commands", "x-gateway-api-key": key}
     provider.clear_ledger()
     wait_for(
@@ -275,12 +277,12 @@ def test_commands_set_up_a_workspace_with_a_provider(admin: Client, provider: Mo
         lambda: send_raw_request(admin.gateway.base_url, CHAT_PATH, chat_body(), headers).status == 200 or None,
     )
     assert provider.ledger()[-1]["headers"]["authorization"] == "Bearer sk-canary-of-a-command"
-    link = run_command(admin, "users", "invite", "new@example.com", "--workspace", place).strip()
+    link = run_command(admin, "users", "invite", "new@example.com", "--workspace", workspace).strip()
     assert link.startswith("http")
     audited = json.loads(run_command(admin, "audit", "--resource", "integrations", "--limit", "1", "--json"))
     assert [(row["action"], row["resource_type"]) for row in audited] == [("create", "integrations")]
     assert "canary" not in json.dumps(audited)
-    run_command(admin, "providers", "delete", "of-commands", "--workspace", place)
+    run_command(admin, "providers", "delete", "of-commands", "--workspace", workspace)
 
 
 def test_exported_state_recreates_a_store_and_is_idempotent(pair: tuple[Client, Client], tmp_path: Path):
@@ -293,14 +295,14 @@ def test_exported_state_recreates_a_store_and_is_idempotent(pair: tuple[Client, 
     assert written.startswith("# Credentials are masked.")
     assert run_command(item, "apply", str(file)).strip() == "nothing to do"
     refusal = run_command(two, "apply", str(file), "--yes", status=1)
-    for place in (
+    for workspace in (
         "workspaces[1].virtual_keys[0].key",
         "organisation.integrations[0].key",
         "organisation.integrations[0].configurations.custom_headers.x-team",
         "organisation.integrations[0].models[0].configurations.custom_headers.x-model",
         "organisation.secret_references[0].auth_config.vault_token",
     ):
-        assert f"{place}: is masked, and there is nothing yet" in refusal
+        assert f"{workspace}: is masked, and there is nothing yet" in refusal
     document = replace_masks(YAML(typ="safe").load(written))
     write_yaml(document, file)
     assert "'HEADER' is not set" in run_command(two, "apply", str(file), "--yes", status=1)
@@ -343,7 +345,7 @@ def test_exported_state_recreates_a_store_and_is_idempotent(pair: tuple[Client, 
 
 def without_generated_ids(document: dict[str, Any]) -> dict[str, Any]:
     """Removes generated ids, which differ between two stores. Slugs are the same, because clients send them."""
-    slugs = {place["slug"] for place in document["workspaces"]}
+    slugs = {workspace["slug"] for workspace in document["workspaces"]}
 
     def remove_ids(value: Any) -> Any:
         if isinstance(value, dict):
@@ -356,20 +358,20 @@ def without_generated_ids(document: dict[str, Any]) -> dict[str, Any]:
 def test_apply_keeps_slugs_or_rejects_them(admin: Client, tmp_path: Path):
     file = tmp_path / "state.yaml"
     configs = [{"slug": "by-hand", "name": "mine", "config": {"provider": "mock"}}]
-    place = {"name": "By hand", "slug": "team-by-hand", "configs": configs}
-    write_yaml({"version": 1, "workspaces": [place]}, file)
+    workspace = {"name": "By hand", "slug": "team-by-hand", "configs": configs}
+    write_yaml({"version": 1, "workspaces": [workspace]}, file)
     assert "2 done" in run_command(admin, "apply", str(file), "--yes")
     assert admin.read("/v1/configs/by-hand")["name"] == "mine"
     assert admin.read("/v1/workspaces/team-by-hand")["name"] == "By hand"
     assert run_command(admin, "apply", str(file), "--yes").strip() == "nothing to do"
-    write_yaml({"version": 1, "workspaces": [{**place, "slug": "other"}]}, file)
+    write_yaml({"version": 1, "workspaces": [{**workspace, "slug": "other"}]}, file)
     output = run_command(admin, "apply", str(file), "--yes", status=1)
     assert "workspaces[0].slug: is not 'team-by-hand', the slug of the workspace with this name" in output
 
 
 def test_apply_updates_changed_fields_in_place(own: Client, tmp_path: Path):
     admin = own
-    place = create_one_of_each(admin)
+    workspace = create_one_of_each(admin)
     document = YAML(typ="safe").load(run_command(admin, "export"))
     complete, rockets = document["organisation"], document["workspaces"][1]
     shared = complete["integrations"][0]
@@ -406,9 +408,9 @@ def test_apply_updates_changed_fields_in_place(own: Client, tmp_path: Path):
     models = {row["slug"]: row for row in admin.read("/v1/integrations/shared/models")["models"]}
     assert ("custom" in models, models["gpt-4o"]["enabled"]) == (False, True)
     access, gone = admin.read("/v1/integrations/shared/workspaces")["workspaces"]
-    assert (access["workspace_id"], access["enabled"], gone["enabled"]) == (place["id"], False, True)
+    assert (access["workspace_id"], access["enabled"], gone["enabled"]) == (workspace["id"], False, True)
     assert admin.read("/v1/secret-references/kept")["auth_config"]["vault_addr"] == "https://other.example"
-    row = admin.read(f"/v1/workspaces/{place['id']}")
+    row = admin.read(f"/v1/workspaces/{workspace['id']}")
     assert row["settings"] == {"block_inline_config": True}
     # Flags that the file omits keep their values.
     assert (row["security_settings"]["membersViewLogs"], row["security_settings"]["managersWriteConfigs"]) == (
@@ -427,7 +429,7 @@ def test_opened_section_and_its_flags_are_applied_in_one_run(own: Client, tmp_pa
     in the same run.
     """
     admin = own
-    place = admin.create("/v1/workspaces", {"name": "Rockets", "security_settings": {"membersViewLogs": True}})
+    workspace = admin.create("/v1/workspaces", {"name": "Rockets", "security_settings": {"membersViewLogs": True}})
     settings = "/v1/admin/organisation/settings"
     closed = {"security_settings_overrides": {"logs": False, "configs": False}}
     expect_ok(admin.put(settings, {**closed, "block_inline_config": False}))
@@ -445,7 +447,7 @@ def test_opened_section_and_its_flags_are_applied_in_one_run(own: Client, tmp_pa
         "~ workspace Rockets: settings, security_settings"
         in run_command(admin, "apply", str(file), "--yes").splitlines()
     )
-    fetched = admin.read(f"/v1/workspaces/{place['id']}")
+    fetched = admin.read(f"/v1/workspaces/{workspace['id']}")
     names = ("membersViewLogs", "membersViewConfigs", "membersWriteConfigs")
     assert [fetched["security_settings"][name] for name in names] == [True] * 3
     assert fetched["settings"] == {"block_inline_config": False}
@@ -467,10 +469,10 @@ def test_model_moves_to_another_host_only_with_credentials(admin: Client, tmp_pa
     write_yaml({"version": 1, "organisation": {"integrations": [moving]}}, file)
     output = run_command(admin, "apply", str(file), "--yes", status=1)
     assert "organisation.integrations[0]: integrations moving: models: " in output
-    assert "key must be sent anew" in output
+    assert "key must be sent again" in output
     moving["configurations"] = {"custom_headers": {"x-team": "${HEADER}"}}
     write_yaml({"version": 1, "organisation": {"integrations": [moving]}}, file)
-    assert "key must be sent anew" in run_command(admin, "apply", str(file), "--yes", status=1, **SECRETS)
+    assert "key must be sent again" in run_command(admin, "apply", str(file), "--yes", status=1, **SECRETS)
     moving["key"] = "${SHARED_KEY}"
     write_yaml({"version": 1, "organisation": {"integrations": [moving]}}, file)
     done = run_command(admin, "apply", str(file), "--yes", **SECRETS).splitlines()
@@ -489,20 +491,20 @@ def test_apply_reports_error_paths_and_still_shows_new_keys(admin: Client, tmp_p
 
 
 def test_apply_rejects_changes_of_immutable_fields(admin: Client, tmp_path: Path):
-    place = admin.create("/v1/workspaces", {"name": "chosen"})
+    workspace = admin.create("/v1/workspaces", {"name": "chosen"})
     of_all = admin.create(
         "/v1/integrations", {"name": "one", "slug": "once", "ai_provider_id": "openai", "key": "sk-1"}
     )
-    access = {"workspaces": [{"id": place["id"], "enabled": True}]}
+    access = {"workspaces": [{"id": workspace["id"], "enabled": True}]}
     expect_ok(admin.put("/v1/integrations/once/workspaces", access))
-    body = {"name": "p", "slug": "chosen", "integration_id": "once", "workspace_id": place["id"]}
+    body = {"name": "p", "slug": "chosen", "integration_id": "once", "workspace_id": workspace["id"]}
     admin.create("/v1/providers", body)
     file = tmp_path / "state.yaml"
 
     def apply_state(provider: str, integration: str, status: int) -> str:
         complete = {"integrations": [{"slug": "once", "name": "one", "ai_provider_id": provider}]}
         providers = [{"slug": "chosen", "name": "p", "integration_id": integration}]
-        workspaces = [{"slug": place["slug"], "name": "chosen", "providers": providers}]
+        workspaces = [{"slug": workspace["slug"], "name": "chosen", "providers": providers}]
         write_yaml({"version": 1, "organisation": complete, "workspaces": workspaces}, file)
         return run_command(admin, "apply", str(file), "--yes", status=status)
 
@@ -515,7 +517,7 @@ def test_apply_rejects_changes_of_immutable_fields(admin: Client, tmp_path: Path
 
 def test_apply_accepts_reordered_scopes_and_a_moved_default(own: Client, tmp_path: Path):
     file = tmp_path / "state.yaml"
-    place = own.create("/v1/workspaces", {"name": "words"})
+    workspace = own.create("/v1/workspaces", {"name": "words"})
     scopes = ["logs.list", "completions.write", "logs.list"]
     invite = {"email": "later@x.test", "role": "member", "workspace_api_key_details": {"scopes": scopes}}
 
@@ -524,7 +526,7 @@ def test_apply_accepts_reordered_scopes_and_a_moved_default(own: Client, tmp_pat
             {"name": f"c{number}", "config": {"retry": {"attempts": number}}, "is_default": is_default}
             for number, is_default in enumerate(defaults)
         ]
-        workspaces = [{"slug": place["slug"], "name": "words", "configs": configs}]
+        workspaces = [{"slug": workspace["slug"], "name": "words", "configs": configs}]
         write_yaml({"version": 1, "organisation": {"invites": [invite]}, "workspaces": workspaces}, file)
         return run_command(own, "apply", str(file), "--yes").splitlines()
 
@@ -535,7 +537,7 @@ def test_apply_accepts_reordered_scopes_and_a_moved_default(own: Client, tmp_pat
     for defaults in ((1, 0), (0, 1)):
         assert {f"~ words / configs c{number}: is_default" for number in (0, 1)} < set(apply_defaults(*defaults))
         assert apply_defaults(*defaults) == ["nothing to do"]
-        second_workspace = own.read(f"/v1/configs?workspace_id={place['id']}")["data"]
+        second_workspace = own.read(f"/v1/configs?workspace_id={workspace['id']}")["data"]
         assert {row["name"]: row["is_default"] for row in second_workspace} == {"c0": defaults[0], "c1": defaults[1]}
 
 
@@ -552,21 +554,21 @@ def test_apply_shows_progress_on_a_terminal(admin: Client, tmp_path: Path):
     write_yaml(
         {"version": 1, "workspaces": [{"name": f"place {number}"} for number in range(12)]}, tmp_path / "state.yaml"
     )
-    mine, theirs = pty.openpty()
+    controller, terminal = pty.openpty()
     command = [sys.executable, "-m", "penstock", "apply", str(tmp_path / "state.yaml"), "--yes"]
     env = {"PENSTOCK_URL": admin.gateway.base_url, "PENSTOCK_API_KEY": admin.key, "TERM": "xterm"}
     before = admin.read("/v1/workspaces")["total"]
-    subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=theirs, env=env, timeout=30)
-    os.close(theirs)
-    fetched = os.read(mine, 65536).decode()
-    os.close(mine)
+    subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=terminal, env=env, timeout=30)
+    os.close(terminal)
+    fetched = os.read(controller, 65536).decode()
+    os.close(controller)
     assert ("applying" in fetched, "100%" in fetched) == (True, True)
     assert admin.read("/v1/workspaces")["total"] == before + 12
 
 
 def test_apply_deletes_missing_objects_only_with_prune(own: Client, tmp_path: Path):
     admin = own
-    place = create_one_of_each(admin)
+    workspace = create_one_of_each(admin)
     document = YAML(typ="safe").load(run_command(admin, "export"))
     rockets = next(actual for actual in document["workspaces"] if actual["name"] == "Rockets")
     rockets["virtual_keys"] = []
@@ -574,8 +576,8 @@ def test_apply_deletes_missing_objects_only_with_prune(own: Client, tmp_path: Pa
     file = tmp_path / "state.yaml"
     write_yaml(document, file)
     run_command(admin, "apply", str(file), "--yes")
-    assert admin.read(f"/v1/workspaces/{place['id']}")["description"] == "down"
-    keys = f"/v1/virtual-keys?workspace_id={place['id']}"
+    assert admin.read(f"/v1/workspaces/{workspace['id']}")["description"] == "down"
+    keys = f"/v1/virtual-keys?workspace_id={workspace['id']}"
     names = {row["name"] for row in admin.read(keys)["data"]}
     assert "the provider" in names
     assert "- Rockets / virtual_keys the provider" in run_command(admin, "apply", str(file), "--prune", "--yes")
@@ -631,8 +633,8 @@ def test_plain_value_replaces_a_masked_config_value(admin: Client, tmp_path: Pat
         return run_command(admin, "apply", str(file), "--yes")
 
     def config_version() -> str:
-        (place,) = (row for row in admin.read("/v1/workspaces")["data"] if row["name"] == "teams")
-        (row,) = admin.read(f"/v1/configs?workspace_id={place['id']}")["data"]
+        (workspace,) = (row for row in admin.read("/v1/workspaces")["data"] if row["name"] == "teams")
+        (row,) = admin.read(f"/v1/configs?workspace_id={workspace['id']}")["data"]
         return admin.read(f"/v1/configs/{row['slug']}")["version_id"]
 
     apply_team("free")

@@ -222,15 +222,15 @@ def test_key_cannot_grant_more_than_its_own_scopes(admin: Client, workspace: str
 def test_keys_of_another_workspace_are_not_found(admin: Client, workspace: str, body: dict[str, Any]):
     elsewhere = admin.create("/v1/workspaces", {"name": "elsewhere"})["id"]
     verbs = [f"workspace_service_api_keys.{verb}" for verb in ("list", "read", "update", "delete", "rotate")]
-    stranger = admin.with_new_key(workspace_id=elsewhere, scopes=verbs)
+    other_client = admin.with_new_key(workspace_id=elsewhere, scopes=verbs)
     key = admin.create("/v1/api-keys/workspace/service", body)
-    expect_error(stranger.get(f"/v1/api-keys/{key['id']}"), 404, "AB08")
-    expect_error(stranger.put(f"/v1/api-keys/{key['id']}", {"name": "mine"}), 404, "AB08")
-    expect_error(stranger.delete(f"/v1/api-keys/{key['id']}"), 404, "AB08")
-    expect_error(stranger.post(f"/v1/api-keys/{key['id']}/rotate", {}), 404, "AB08")
-    expect_error(stranger.get(f"/v1/api-keys?workspace_id={workspace}"), 403, "AB03")
-    assert stranger.read(f"/v1/api-keys?ids={key['id']}")["total"] == 0
-    expect_error(stranger.get("/v1/api-keys?ids=x"), 400, "AB01", "ids")
+    expect_error(other_client.get(f"/v1/api-keys/{key['id']}"), 404, "AB08")
+    expect_error(other_client.put(f"/v1/api-keys/{key['id']}", {"name": "mine"}), 404, "AB08")
+    expect_error(other_client.delete(f"/v1/api-keys/{key['id']}"), 404, "AB08")
+    expect_error(other_client.post(f"/v1/api-keys/{key['id']}/rotate", {}), 404, "AB08")
+    expect_error(other_client.get(f"/v1/api-keys?workspace_id={workspace}"), 403, "AB03")
+    assert other_client.read(f"/v1/api-keys?ids={key['id']}")["total"] == 0
+    expect_error(other_client.get("/v1/api-keys?ids=x"), 400, "AB01", "ids")
 
 
 def test_update_keeps_omitted_fields_and_null_clears_them(admin: Client, body: dict[str, Any]):

@@ -645,14 +645,14 @@ def add_usage(admin: Client, policy: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def scene(admin: Client) -> AccessScenario:
+def scenario(admin: Client) -> AccessScenario:
     return AccessScenario(admin)
 
 
-def count_changes(scene: AccessScenario) -> int:
+def count_changes(scenario: AccessScenario) -> int:
     """Counts the changes in the audit log, without refused requests."""
-    query = f"{TIME_RANGE}&organisation_id={scene.organisation}&response_status_code=200&page_size=1"
-    return scene.admin.read(f"/v1/audit-logs?{query}")["total"]
+    query = f"{TIME_RANGE}&organisation_id={scenario.organisation}&response_status_code=200&page_size=1"
+    return scenario.admin.read(f"/v1/audit-logs?{query}")["total"]
 
 
 def test_each_route_requires_the_documented_scope():
@@ -672,46 +672,46 @@ def test_each_route_requires_the_documented_scope():
 
 
 @pytest.mark.parametrize("route", CANONICAL_ROUTES, ids=[route.id for route in CANONICAL_ROUTES])
-def test_rejects_unauthorised_callers_and_logs_allowed_changes(scene: AccessScenario, route: Route):
-    check_callers(scene, route, list(scene.callers))
+def test_rejects_unauthorised_callers_and_logs_allowed_changes(scenario: AccessScenario, route: Route):
+    check_callers(scenario, route, list(scenario.callers))
 
 
 @pytest.mark.parametrize("new_store", ["sqlite"], indirect=True, scope="module")
 @pytest.mark.parametrize("route", ALIAS_ROUTES, ids=[route.id for route in ALIAS_ROUTES])
 @pytest.mark.usefixtures("new_store")
-def test_same_rules_apply_under_route_aliases(scene: AccessScenario, route: Route):
+def test_same_rules_apply_under_route_aliases(scenario: AccessScenario, route: Route):
     # The same handler serves all paths, so every fourth caller is tried, and each of them with every fourth path.
-    check_callers(scene, route, list(scene.callers)[ALIAS_ROUTES.index(route) % 4 :: 4])
+    check_callers(scenario, route, list(scenario.callers)[ALIAS_ROUTES.index(route) % 4 :: 4])
 
 
-def check_callers(scene: AccessScenario, route: Route, callers: list[str]) -> None:
-    path, body = scene.prepare_request(route)
-    before = count_changes(scene)
-    refused = [name for name in callers if not scene.is_allowed(name, route)]
+def check_callers(scenario: AccessScenario, route: Route, callers: list[str]) -> None:
+    path, body = scenario.prepare_request(route)
+    before = count_changes(scenario)
+    refused = [name for name in callers if not scenario.is_allowed(name, route)]
     # In parallel, because a search for unknown feedback takes seconds.
     with ThreadPoolExecutor(4) as pool:
         for name, response in zip(
-            refused, pool.map(lambda name: scene.send(name, route, path, body), refused), strict=True
+            refused, pool.map(lambda name: scenario.send(name, route, path, body), refused), strict=True
         ):
             assert response.status in {401, 403, 404}, (name, path, response.status, response.body)
-            assert response.status == 401 or scene.callers[name][1], (name, response.status)
+            assert response.status == 401 or scenario.callers[name][1], (name, response.status)
     # Rejected requests changed nothing.
-    assert count_changes(scene) == before
+    assert count_changes(scenario) == before
     allowed = find_allowed_caller(route)
-    response = scene.send(allowed, route, path, body)
+    response = scenario.send(allowed, route, path, body)
     # The workspace has no model that could moderate.
     status = 400 if route.canonical_id == MODERATIONS else 200
     assert response.status == status, (allowed, path, response.status, response.body)
     if route.method != "GET":
-        assert (count_changes(scene) > before) == (route.canonical_id not in INGEST_ROUTES | TRIAL_ROUTES)
+        assert (count_changes(scenario) > before) == (route.canonical_id not in INGEST_ROUTES | TRIAL_ROUTES)
     # All graphs have the same handler, and each read queries the log store. So only one graph is tried with all
     # callers.
     is_one_of_many = "/graphs/" in route.path and not route.path.endswith("/graphs/cost")
     if route.path == "/v1/auth/sessions" or is_one_of_many:
         return
     for name in callers:
-        if scene.is_allowed(name, route) and route.method == "GET":
-            response = scene.send(name, route, path, body)
+        if scenario.is_allowed(name, route) and route.method == "GET":
+            response = scenario.send(name, route, path, body)
             assert response.status == 200, (name, path, response.status, response.body)
 
 
@@ -724,20 +724,20 @@ def find_allowed_caller(route: Route) -> str:
     return "organisation-service with all scopes"
 
 
-def test_lists_of_logs_show_only_what_the_caller_may_see(scene: AccessScenario):
+def test_lists_of_logs_show_only_what_the_caller_may_see(scenario: AccessScenario):
     groups_paths = (f"/v1/{part}/groups/{{group_by}}" for part in ("analytics", "logs"))
     paths = ("/v1/logs", "/v1/analytics/graphs/requests", *groups_paths)
     routes = {route.path: route for route in ROUTES if route.method == "GET"}
     received: set[frozenset[str]] = set()
-    for name in scene.callers:
+    for name in scenario.callers:
 
-        def read(path: str, query: str = scene.logs_query, name: str = name) -> Any:
+        def read(path: str, query: str = scenario.logs_query, name: str = name) -> Any:
             route = routes[path]
             sent = f"{path}?{query}".format(group_by="ai-models")
-            return scene.send(name, route, sent, None).json() if scene.is_allowed(name, route) else None
+            return scenario.send(name, route, sent, None).json() if scenario.is_allowed(name, route) else None
 
         listed, graph, *groups = map(read, paths)
-        expected = scene.visible_logs(name)
+        expected = scenario.visible_logs(name)
         if listed:
             assert {log["id"] for log in listed["data"]} == expected, name
             received.add(frozenset(expected))
@@ -745,24 +745,24 @@ def test_lists_of_logs_show_only_what_the_caller_may_see(scene: AccessScenario):
             assert graph["summary"]["total"] == len(expected), name
         for group in filter(None, groups):
             assert sum(int(row["requests"]) for row in group["data"]) == len(expected), name
-        if exports := read("/v1/logs/exports", f"workspace_id={scene.here['id']}&page_size=100"):
-            assert (scene.export in {row["id"] for row in exports["data"]}) == scene.sees_export(name), name
+        if exports := read("/v1/logs/exports", f"workspace_id={scenario.here['id']}&page_size=100"):
+            assert (scenario.export in {row["id"] for row in exports["data"]}) == scenario.sees_export(name), name
     assert received == {
         frozenset(),
-        frozenset({scene.log_of_member}),
-        frozenset({scene.log, scene.log_of_member}),
+        frozenset({scenario.log_of_member}),
+        frozenset({scenario.log, scenario.log_of_member}),
     }
-    own = f"/v1/logs/{scene.log_of_member}"
-    assert scene.send("a member", routes["/v1/logs/{log_id}"], own, None).status == 200
+    own = f"/v1/logs/{scenario.log_of_member}"
+    assert scenario.send("a member", routes["/v1/logs/{log_id}"], own, None).status == 200
 
 
-def test_workspace_member_cannot_see_another_workspace(scene: AccessScenario):
-    theirs = scene.admin.create("/v1/integrations", {**INTEGRATION, "workspace_id": scene.there["id"]})["slug"]
-    ours = scene.admin.create("/v1/integrations", {**INTEGRATION, **scene.workspace_field})["slug"]
-    displayed, _ = scene.callers["a member"]
+def test_workspace_member_cannot_see_another_workspace(scenario: AccessScenario):
+    theirs = scenario.admin.create("/v1/integrations", {**INTEGRATION, "workspace_id": scenario.there["id"]})["slug"]
+    ours = scenario.admin.create("/v1/integrations", {**INTEGRATION, **scenario.workspace_field})["slug"]
+    displayed, _ = scenario.callers["a member"]
 
     def fetch(path: str) -> Response:
-        return send_raw_request(scene.admin.gateway.base_url, path, b"", displayed, method="GET")
+        return send_raw_request(scenario.admin.gateway.base_url, path, b"", displayed, method="GET")
 
     slugs = {row["slug"] for row in json.loads(fetch("/v1/integrations?page_size=100").body)["data"]}
     assert ours in slugs
@@ -842,17 +842,17 @@ def path_tricks(path: str, number: int) -> Iterator[str]:
 
 
 @pytest.mark.slow(35)
-def test_path_and_header_tricks_bypass_nothing(scene: AccessScenario):
+def test_path_and_header_tricks_bypass_nothing(scenario: AccessScenario):
     tried = 0
-    secret = scene.admin.read("/v1/admin/users")["data"][0]["id"]
+    secret = scenario.admin.read("/v1/admin/users")["data"][0]["id"]
     # Routes that change something are tried only under their first path.
     routes = [route for route in TRICK_ROUTES if route.method == "GET" or route in CANONICAL_ROUTES]
     for number, route in enumerate(routes):
-        path, body = scene.prepare_request(route)
+        path, body = scenario.prepare_request(route)
         path = path.split("?")[0]
         sent = None if body is None else json.dumps(body).encode()
-        base, plain = scene.admin.gateway.base_url, {"content-type": "application/json"} if sent else {}
-        before = count_changes(scene)
+        base, plain = scenario.admin.gateway.base_url, {"content-type": "application/json"} if sent else {}
+        before = count_changes(scenario)
         for request in path_tricks(path, number):
             response = send_raw_request(base, request, sent, plain, method=route.method)
             assert response.status >= 300 or request.startswith("/v1/health?"), (route.method, request, response.status)
@@ -862,7 +862,7 @@ def test_path_and_header_tricks_bypass_nothing(scene: AccessScenario):
             response = send_raw_request(base, path, sent, {**plain, **fields}, method=route.method)
             assert response.status in {400, 401}, (route.method, path, fields, response.status)
             tried += 1
-        assert route.method == "GET" or count_changes(scene) == before, (route.method, path)
+        assert route.method == "GET" or count_changes(scenario) == before, (route.method, path)
     assert tried > 350
 
 
@@ -873,35 +873,37 @@ WEAK_CALLERS = ("workspace-service of there with a scope of no use", "workspace-
 
 @pytest.mark.slow(35)
 @pytest.mark.parametrize("name", WEAK_CALLERS)
-def test_path_tricks_do_not_extend_the_rights_of_a_key(scene: AccessScenario, name: str):
+def test_path_tricks_do_not_extend_the_rights_of_a_key(scenario: AccessScenario, name: str):
     tried = 0
-    secret = scene.admin.read("/v1/admin/users")["data"][0]["id"]
-    base, fields = scene.admin.gateway.base_url, {"content-type": "application/json", **scene.callers[name][0]}
+    secret = scenario.admin.read("/v1/admin/users")["data"][0]["id"]
+    base, fields = scenario.admin.gateway.base_url, {"content-type": "application/json", **scenario.callers[name][0]}
     for number, route in enumerate(route for route in TRICK_ROUTES if route in CANONICAL_ROUTES):
-        if route.required_scopes is None or scene.is_allowed(name, route) or route.accepts({"completions.write"}):
+        if route.required_scopes is None or scenario.is_allowed(name, route) or route.accepts({"completions.write"}):
             continue
-        path, body = scene.prepare_request(route)
+        path, body = scenario.prepare_request(route)
         path = path.split("?")[0]
         sent = None if body is None else json.dumps(body).encode()
-        before = count_changes(scene)
+        before = count_changes(scenario)
         for request in (path, *path_tricks(path, number)):
             response = send_raw_request(base, request, sent, fields, method=route.method)
             assert response.status >= 300 or request.startswith("/v1/health?"), (route.method, request, response.status)
             assert secret.encode() not in response.body, (route.method, request)
             tried += 1
-        assert count_changes(scene) == before, (route.method, path)
+        assert count_changes(scenario) == before, (route.method, path)
     assert tried > 170
 
 
-def test_objects_of_another_workspace_are_not_found(scene: AccessScenario):
+def test_objects_of_another_workspace_are_not_found(scenario: AccessScenario):
     """Tries ids and slugs, without a workspace, with the own one and with the other one in the query."""
-    theirs = {"x-gateway-api-key": scene.callers["workspace-service of there with all scopes"][0]["x-gateway-api-key"]}
-    workspace = {"workspace_id": scene.here["id"]}
-    config = scene.admin.create("/v1/configs", {"name": "c", "config": {"provider": "mock"}, **workspace})
-    prompt = scene.admin.create("/v1/prompts", {**PROMPT, **workspace})
+    theirs = {
+        "x-gateway-api-key": scenario.callers["workspace-service of there with all scopes"][0]["x-gateway-api-key"]
+    }
+    workspace = {"workspace_id": scenario.here["id"]}
+    config = scenario.admin.create("/v1/configs", {"name": "c", "config": {"provider": "mock"}, **workspace})
+    prompt = scenario.admin.create("/v1/prompts", {**PROMPT, **workspace})
     body = {"name": "p", "provider": "openai", "key": "sk-0123456789", **workspace}
-    slug = scene.admin.create("/v1/virtual-keys", body)["slug"]
-    key = scene.admin.create(
+    slug = scenario.admin.create("/v1/virtual-keys", body)["slug"]
+    key = scenario.admin.create(
         "/v1/api-keys/workspace/service", {"name": "k", "scopes": ["completions.write"], **workspace}
     )
     for path in (
@@ -914,13 +916,15 @@ def test_objects_of_another_workspace_are_not_found(scene: AccessScenario):
         f"/v1/virtual-keys/{slug}",
         f"/v1/providers/{slug}",
         f"/v1/api-keys/{key['id']}",
-        f"/v1/workspaces/{scene.here['slug']}",
-        f"/v1/workspaces/{scene.here['id']}/users",
+        f"/v1/workspaces/{scenario.here['slug']}",
+        f"/v1/workspaces/{scenario.here['id']}/users",
     ):
-        for query in ("", f"?workspace_id={scene.here['id']}", f"?workspace_id={scene.there['id']}"):
+        for query in ("", f"?workspace_id={scenario.here['id']}", f"?workspace_id={scenario.there['id']}"):
             for method, sent in (("GET", None), ("PUT", b'{"name":"stolen"}'), ("DELETE", b'{"name":"here"}')):
                 fields = {"content-type": "application/json", **theirs}
-                response = send_raw_request(scene.admin.gateway.base_url, path + query, sent, fields, method=method)
+                response = send_raw_request(scenario.admin.gateway.base_url, path + query, sent, fields, method=method)
                 assert response.status in {400, 403, 404, 405}, (method, path, query, response.status, response.body)
-    listed = send_raw_request(scene.admin.gateway.base_url, f"/v1/api-keys?ids={key['id']}", None, theirs, method="GET")
+    listed = send_raw_request(
+        scenario.admin.gateway.base_url, f"/v1/api-keys?ids={key['id']}", None, theirs, method="GET"
+    )
     assert listed.json()["total"] == 0

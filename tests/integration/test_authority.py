@@ -66,12 +66,14 @@ def audit_rows(admin: Client, **expected: str) -> list[dict[str, Any]]:
 
 
 def test_key_in_another_users_name_obeys_the_rights_of_its_maker(admin: Client):
-    boss = create_user(admin, "boss-rights", "admin")
-    maker = add_user(admin, boss.workspace, "maker-rights", "manager")
-    key = create_key_for(sign_in(admin, maker), boss, ["configs.create", "configs.read", "completions.write"])
+    organisation_admin = create_user(admin, "boss-rights", "admin")
+    maker = add_user(admin, organisation_admin.workspace, "maker-rights", "manager")
+    key = create_key_for(
+        sign_in(admin, maker), organisation_admin, ["configs.create", "configs.read", "completions.write"]
+    )
     buffered = Client(admin.gateway, key["key"])
     expect_ok(buffered.post("/v1/configs", {"name": "a", "config": {"provider": "openai"}}))
-    path = f"/v1/workspaces/{boss.workspace['id']}"
+    path = f"/v1/workspaces/{organisation_admin.workspace['id']}"
     expect_ok(admin.put(path, {"security_settings": {"managersWriteConfigs": False}}))
     expect_error(buffered.post("/v1/configs", {"name": "b", "config": {"provider": "openai"}}), 403, "AB03")
     expect_ok(admin.put(path, {"security_settings": {"managersWriteConfigs": True}}))
@@ -82,21 +84,21 @@ def test_key_in_another_users_name_obeys_the_rights_of_its_maker(admin: Client):
 
 @pytest.mark.parametrize("kind", ["user", "service", "rotated"])
 def test_key_ends_with_the_membership_of_its_maker(admin: Client, kind: str):
-    boss = create_user(admin, f"boss-{kind}", "admin")
-    maker = add_user(admin, boss.workspace, f"maker-{kind}", "manager")
+    organisation_admin = create_user(admin, f"boss-{kind}", "admin")
+    maker = add_user(admin, organisation_admin.workspace, f"maker-{kind}", "manager")
     scopes = ["completions.write", "configs.list"]
     browser = sign_in(admin, maker)
     if kind == "service":
-        key = create_service_key(browser, boss.workspace, scopes)["key"]
+        key = create_service_key(browser, organisation_admin.workspace, scopes)["key"]
     elif kind == "user":
-        key = create_key_for(browser, boss, scopes)["key"]
+        key = create_key_for(browser, organisation_admin, scopes)["key"]
     else:
-        created = create_key_for(sign_in(admin, boss), boss, scopes)
+        created = create_key_for(sign_in(admin, organisation_admin), organisation_admin, scopes)
         key = expect_ok(browser.send("POST", f"/v1/api-keys/{created['id']}/rotate"))["key"]
         assert Client(admin.gateway, created["key"]).get("/v1/configs").status == 200
     assert Client(admin.gateway, key).get("/v1/configs").status == 200
     assert chat(admin, key).status == 200
-    expect_ok(admin.delete(f"/v1/workspaces/{boss.workspace['id']}/users/{maker.id}"))
+    expect_ok(admin.delete(f"/v1/workspaces/{organisation_admin.workspace['id']}/users/{maker.id}"))
     expect_error(Client(admin.gateway, key).get("/v1/configs"), 401, "AB05")
     assert chat(admin, key).status == 401
     if kind == "rotated":
@@ -105,21 +107,23 @@ def test_key_ends_with_the_membership_of_its_maker(admin: Client, kind: str):
 
 
 def test_service_keys_of_a_leaving_member_stay_on_the_authority_of_the_caller(admin: Client):
-    boss = create_user(admin, "boss-keeps", "admin")
-    maker = add_user(admin, boss.workspace, "maker-keeps", "manager")
-    key = create_service_key(sign_in(admin, maker), boss.workspace, ["completions.write", "configs.list"])["key"]
-    path = f"/v1/workspaces/{boss.workspace['id']}/users/{maker.id}?keep_service_keys=true"
-    expect_ok(sign_in(admin, boss).send("DELETE", path))
+    organisation_admin = create_user(admin, "boss-keeps", "admin")
+    maker = add_user(admin, organisation_admin.workspace, "maker-keeps", "manager")
+    key = create_service_key(
+        sign_in(admin, maker), organisation_admin.workspace, ["completions.write", "configs.list"]
+    )["key"]
+    path = f"/v1/workspaces/{organisation_admin.workspace['id']}/users/{maker.id}?keep_service_keys=true"
+    expect_ok(sign_in(admin, organisation_admin).send("DELETE", path))
     assert Client(admin.gateway, key).get("/v1/configs").status == 200
-    expect_ok(admin.delete(f"/v1/admin/users/{boss.id}"))
+    expect_ok(admin.delete(f"/v1/admin/users/{organisation_admin.id}"))
     expect_error(Client(admin.gateway, key).get("/v1/configs"), 401, "AB05")
 
 
 def test_keys_that_a_key_makes_end_with_the_person_behind_it(admin: Client):
-    boss = create_user(admin, "boss-chain", "admin")
-    maker = add_user(admin, boss.workspace, "maker-chain", "manager")
+    organisation_admin = create_user(admin, "boss-chain", "admin")
+    maker = add_user(admin, organisation_admin.workspace, "maker-chain", "manager")
     scopes = ["workspace_service_api_keys.create", "configs.list"]
-    first = create_service_key(sign_in(admin, maker), boss.workspace, scopes)
+    first = create_service_key(sign_in(admin, maker), organisation_admin.workspace, scopes)
     second = Client(admin.gateway, first["key"]).create(
         "/v1/api-keys/workspace/service", {"name": "second", "scopes": ["configs.list"]}
     )
@@ -130,21 +134,23 @@ def test_keys_that_a_key_makes_end_with_the_person_behind_it(admin: Client):
 
 
 def test_audit_log_names_the_key_and_who_holds_it(admin: Client):
-    boss = create_user(admin, "boss-audit", "admin")
-    maker = add_user(admin, boss.workspace, "maker-audit", "manager")
-    key = create_key_for(sign_in(admin, maker), boss, ["configs.create"])
+    organisation_admin = create_user(admin, "boss-audit", "admin")
+    maker = add_user(admin, organisation_admin.workspace, "maker-audit", "manager")
+    key = create_key_for(sign_in(admin, maker), organisation_admin, ["configs.create"])
     expect_ok(Client(admin.gateway, key["key"]).post("/v1/configs", {"name": "a", "config": {"provider": "openai"}}))
-    (row,) = audit_rows(admin, resource_type="configs", user_id=boss.id)
+    (row,) = audit_rows(admin, resource_type="configs", user_id=organisation_admin.id)
     assert (row["key_id"], row["key_name"], row["key_made_by"]) == (key["id"], "k", maker.id)
 
 
 def test_manager_cannot_grant_or_take_a_role_with_more_power(admin: Client):
-    boss = create_user(admin, "boss-roles", "admin")
-    maker = add_user(admin, boss.workspace, "maker-roles", "manager")
-    other = add_user(admin, boss.workspace, "other-roles", "manager")
-    users = f"/v1/workspaces/{boss.workspace['id']}/users"
+    organisation_admin = create_user(admin, "boss-roles", "admin")
+    maker = add_user(admin, organisation_admin.workspace, "maker-roles", "manager")
+    other = add_user(admin, organisation_admin.workspace, "other-roles", "manager")
+    users = f"/v1/workspaces/{organisation_admin.workspace['id']}/users"
     key = create_service_key(
-        sign_in(admin, maker), boss.workspace, ["workspace_users.update", "workspace_users.delete", "configs.list"]
+        sign_in(admin, maker),
+        organisation_admin.workspace,
+        ["workspace_users.update", "workspace_users.delete", "configs.list"],
     )
     browser = sign_in(admin, maker)
     by_key = Client(admin.gateway, key["key"])
@@ -152,32 +158,32 @@ def test_manager_cannot_grant_or_take_a_role_with_more_power(admin: Client):
         expect_error(browser.send("PUT", f"{users}/{user.id}", {"role": "admin"}), 403, "AB03", "admin")
         expect_error(by_key.put(f"{users}/{user.id}", {"role": "admin"}), 403, "AB03", "admin")
     for role in ("manager", "member"):
-        expect_error(browser.send("PUT", f"{users}/{boss.id}", {"role": role}), 403, "AB03", "more power")
-    expect_error(browser.send("DELETE", f"{users}/{boss.id}"), 403, "AB03", "more power")
-    expect_error(by_key.delete(f"{users}/{boss.id}"), 403, "AB03", "more power")
+        expect_error(browser.send("PUT", f"{users}/{organisation_admin.id}", {"role": role}), 403, "AB03", "more power")
+    expect_error(browser.send("DELETE", f"{users}/{organisation_admin.id}"), 403, "AB03", "more power")
+    expect_error(by_key.delete(f"{users}/{organisation_admin.id}"), 403, "AB03", "more power")
     outside = create_user(admin, "outside-roles")
     expect_error(browser.send("POST", users, {"users": [{"id": outside.id, "role": "admin"}]}), 403, "AB03", "admin")
     # Equals may change each other, and an admin may do all of this.
     expect_ok(browser.send("PUT", f"{users}/{other.id}", {"role": "member"}))
-    expect_ok(sign_in(admin, boss).send("PUT", f"{users}/{other.id}", {"role": "admin"}))
+    expect_ok(sign_in(admin, organisation_admin).send("PUT", f"{users}/{other.id}", {"role": "admin"}))
 
 
 def test_organisation_key_with_few_scopes_cannot_demote_or_delete_an_admin(admin: Client):
-    boss = create_user(admin, "boss-organisation", "admin", "admin")
+    organisation_admin = create_user(admin, "boss-organisation", "admin", "admin")
     scopes = ["organisation_users.update", "organisation_users.delete"]
     few = Client(
         admin.gateway, admin.create("/v1/api-keys/organisation/service", {"name": "f", "scopes": scopes})["key"]
     )
-    expect_error(few.put(f"/v1/admin/users/{boss.id}", {"role": "member"}), 403, "AB03")
-    expect_error(few.delete(f"/v1/admin/users/{boss.id}"), 403, "AB03")
-    expect_ok(admin.delete(f"/v1/admin/users/{boss.id}"))
+    expect_error(few.put(f"/v1/admin/users/{organisation_admin.id}", {"role": "member"}), 403, "AB03")
+    expect_error(few.delete(f"/v1/admin/users/{organisation_admin.id}"), 403, "AB03")
+    expect_ok(admin.delete(f"/v1/admin/users/{organisation_admin.id}"))
 
 
 def test_open_invitations_end_with_the_power_of_who_sent_them(admin: Client):
-    boss = create_user(admin, "boss-invites", "admin", "admin")
+    organisation_admin = create_user(admin, "boss-invites", "admin", "admin")
     invited = {"email": "late@example.test", "role": "admin", "workspaces": []}
-    link = expect_ok(sign_in(admin, boss).send("POST", "/v1/admin/users/invites", invited))["invite_link"]
-    expect_ok(admin.put(f"/v1/admin/users/{boss.id}", {"role": "member"}))
+    link = expect_ok(sign_in(admin, organisation_admin).send("POST", "/v1/admin/users/invites", invited))["invite_link"]
+    expect_ok(admin.put(f"/v1/admin/users/{organisation_admin.id}", {"role": "member"}))
     body = {"token": link.rpartition("=")[2], "first_name": "A", "last_name": "B", "password": PASSWORD}
     expect_error(Client(admin.gateway, "").post("/v1/auth/invites", body), 404, "AB08")
 

@@ -37,7 +37,7 @@ def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def surroundings(aws: str) -> Mapping[str, str]:
+def environment_variables(aws: str) -> Mapping[str, str]:
     own = {name.upper(): value for name, value in AWS_CREDENTIALS.items()}
     # One authentication method uses roles of the machine itself.
     borrowed = {"PENSTOCK_IDENTITY_ALLOW_PROVIDER_USE": "true"}

@@ -32,7 +32,7 @@ class MockAzure:
     """The metadata service of a virtual machine, and an Entra ID that trusts the machine's client assertion."""
 
     def __init__(self) -> None:
-        self.asked: list[str] = []
+        self.received_requests: list[str] = []
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler_class())
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
@@ -46,7 +46,7 @@ class MockAzure:
         otherwise.
         """
         at, form = urlsplit(target), {name: values[0] for name, values in parse_qs(body).items()}
-        self.asked.append(at.path)
+        self.received_requests.append(at.path)
         if method == "GET" and headers.get("metadata") == "true":
             return "of-" + parse_qs(at.query).get("client_id", ["the-machine"])[0]
         if form.get("client_assertion") == CLIENT_ASSERTION:
@@ -85,7 +85,7 @@ def azure() -> Iterator[MockAzure]:
 
 
 @pytest.fixture(scope="module")
-def surroundings(azure: MockAzure, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
+def environment_variables(azure: MockAzure, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
     file = tmp_path_factory.mktemp("workload") / "token"
     file.write_text(CLIENT_ASSERTION)
     return {
@@ -125,7 +125,7 @@ def test_integration_uses_a_machine_identity_token(
     admin.create("/v1/integrations", {**own, "configurations": configurations})
     key = admin.with_new_key(workspace_id=workspace, scopes=["completions.write"]).key
     sent = {"x-gateway-api-key": key, "content-type": "application/json", "x-gateway-provider": f"@{slug}"}
-    azure.asked.clear()
+    azure.received_requests.clear()
 
     def reaches_provider() -> bool | None:
         # The mock provider has no such path; only the credential of the request matters.
@@ -138,13 +138,13 @@ def test_integration_uses_a_machine_identity_token(
     reaches_provider()
     entries = [entry["headers"]["authorization"] for entry in provider.ledger()]
     assert set(entries) == {f"Bearer {token}"}
-    assert len(azure.asked) == 1, "one token is fetched, and kept"
+    assert len(azure.received_requests) == 1, "one token is fetched, and kept"
 
 
 def test_inline_request_cannot_use_the_machine_identity(admin: Client, azure: MockAzure, provider: Mock):
     workspace = admin.read("/v1/workspaces")["data"][0]["id"]
     key = admin.with_new_key(workspace_id=workspace, scopes=["completions.write"]).key
-    azure.asked.clear()
+    azure.received_requests.clear()
     fields = {f"x-gateway-azure-{name}": "x" for name in ("resource-name", "api-version", "deployment-id")}
     sent = {"x-gateway-api-key": key, "content-type": "application/json", "x-gateway-provider": "azure-openai"}
     host = {"x-gateway-custom-host": provider.url, "x-gateway-azure-auth-mode": "managed"}
@@ -155,5 +155,5 @@ def test_inline_request_cannot_use_the_machine_identity(admin: Client, azure: Mo
     )
     response = send_raw_request(admin.gateway.base_url, CHAT_PATH, chat_body("mock"), {**sent, **fields, **host})
     assert (response.status, b"only a stored provider" in response.body) == (400, True)
-    assert not azure.asked
+    assert not azure.received_requests
     assert not provider.ledger()

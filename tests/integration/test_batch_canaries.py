@@ -70,11 +70,11 @@ def secret_line(number: int, **body: object) -> dict[str, Any]:
     return batch_line(number, canary(CONTENT_CANARY), **body)
 
 
-def run_gateway_batches(scene: BatchSetup) -> list[str]:
+def run_gateway_batches(scenario: BatchSetup) -> list[str]:
     """Runs batches that the gateway sends itself, with a credential in each possible place. The provider succeeds,
     fails or resets the connection.
     """
-    client = create_workspace(scene.admin, "here", key=canary("saved key of a batch"))
+    client = create_workspace(scenario.admin, "here", key=canary("saved key of a batch"))
     models = ("mock", "mock?status=401", "mock?fault=reset", "mock?fault=429")
     lines = to_jsonl(*(secret_line(number, model=model) for number, model in enumerate(models)))
     config = json.dumps({"provider": "mock", "api_key": canary("config of a batch"), "retry": {"attempts": 1}})
@@ -99,34 +99,36 @@ def run_gateway_batches(scene: BatchSetup) -> list[str]:
     ]
 
 
-def run_provider_batches(scene: BatchSetup) -> list[Any]:
+def run_provider_batches(scenario: BatchSetup) -> list[Any]:
     """Runs provider batches that complete, that fail with the credential in the message, and that are rejected with the
     credential echoed.
     """
     key = canary("key of a provider's batch")
-    client = create_workspace(scene.admin, "there", "openai", "m-w", key=key, custom_host=scene.direct_provider.url)
+    client = create_workspace(
+        scenario.admin, "there", "openai", "m-w", key=key, custom_host=scenario.direct_provider.url
+    )
     inline = canary("inline key of a provider's batch")
     ways = [client_with_credential(client, "", provider="@m-w")]
-    ways.append(client_with_credential(client, inline, provider="openai", custom_host=scene.direct_provider.url))
+    ways.append(client_with_credential(client, inline, provider="openai", custom_host=scenario.direct_provider.url))
     over: list[Any] = []
     for ai, credential in zip(ways, (key, inline), strict=True):
         for status in ("completed", "failed"):
-            scene.direct_provider.batches.clear()
-            scene.direct_provider.why = f"no account of {credential}"
+            scenario.direct_provider.batches.clear()
+            scenario.direct_provider.why = f"no account of {credential}"
             batch = create_batch(ai, to_jsonl(secret_line(1), secret_line(2)), WINDOW_24H)
-            wait_for("the batch there", lambda: scene.direct_provider.batches or None)
-            scene.direct_provider.finish_batches(status, good=1)
+            wait_for("the batch there", lambda: scenario.direct_provider.batches or None)
+            scenario.direct_provider.finish_batches(status, good=1)
             over.append(wait_until_ended(ai, batch.id))
-        scene.direct_provider.echoes = True
+        scenario.direct_provider.echoes = True
         over.append(wait_until_ended(ai, create_batch(ai, to_jsonl(secret_line(1)), WINDOW_24H).id))
-        scene.direct_provider.echoes = False
-    assert {key, inline} <= {credential.removeprefix("Bearer ") for credential in scene.direct_provider.credentials}
+        scenario.direct_provider.echoes = False
+    assert {key, inline} <= {credential.removeprefix("Bearer ") for credential in scenario.direct_provider.credentials}
     return over
 
 
-def run_bucket_batches(scene: BatchSetup, folder: Path, url: str) -> tuple[list[Any], bytes]:
+def run_bucket_batches(scenario: BatchSetup, folder: Path, url: str) -> tuple[list[Any], bytes]:
     """Runs batches whose lines go to a bucket; returns them and the bytes that the gateway stored while they ran."""
-    there = scene.bucket_provider
+    there = scenario.bucket_provider
     there.secret, there.token = canary("aws of a bucket"), canary("token of a bucket")
     there.signed = f"/signed/results?X-Goog-Signature={canary('signed address')}&sig={canary('signed by Azure')}"
     over: list[Any] = []
@@ -135,7 +137,7 @@ def run_bucket_batches(scene: BatchSetup, folder: Path, url: str) -> tuple[list[
         about = {**kind.configurations, "custom_host": there.url}
         if "aws_secret_access_key" in about:
             about["aws_secret_access_key"] = there.secret
-        client = create_workspace(scene.admin, f"b-{name}", kind.slug, "m-w", key=there.token, **about)
+        client = create_workspace(scenario.admin, f"b-{name}", kind.slug, "m-w", key=there.token, **about)
         ai = client_with_credential(client, "", provider="@m-w")
         for status in ("good", "bad"):
             there.jobs.clear()
@@ -197,14 +199,14 @@ def test_no_secret_of_a_batch_is_stored_shown_or_logged(provider: Mock, new_stor
         httpx2.put(f"{s3}/s3-bucket").raise_for_status()
         direct, buckets = stack.enter_context(FakeBatchProvider()), stack.enter_context(FakeBucketProvider(s3))
         gateway = stack.enter_context(run_gateway(folder, tables, env=env))
-        scene = BatchSetup(Client(gateway), direct, buckets)
-        assert set(run_gateway_batches(scene)) == {"completed"}
-        over = run_provider_batches(scene)
-        more, written = run_bucket_batches(scene, folder, url)
+        scenario = BatchSetup(Client(gateway), direct, buckets)
+        assert set(run_gateway_batches(scenario)) == {"completed"}
+        over = run_provider_batches(scenario)
+        more, written = run_bucket_batches(scenario, folder, url)
         over += more
         sinks = {
             "batches": b"".join(json.dumps(batch.to_dict()).encode() for batch in over),
-            "looked at": read_visible_output(gateway, scene.admin),
+            "looked at": read_visible_output(gateway, scenario.admin),
             "run folder": b"".join(path.read_bytes() for path in gateway.temporary.rglob("*") if path.is_file()),
         }
     assert {batch.status for batch in over} == {"completed", "failed"}

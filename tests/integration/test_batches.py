@@ -295,8 +295,8 @@ def completed_counts(mock: Mock) -> Counter[str]:
 def test_batch_resumes_after_kill_9_without_repeating_lines(
     restarted: Callable[..., RestartableGateway], mock: Mock, what: str
 ):
-    here = restarted(concurrency=2)
-    caller = create_workspace(Client(here.gateway), "w")
+    restartable_gateway = restarted(concurrency=2)
+    caller = create_workspace(Client(restartable_gateway.gateway), "w")
     lines = [batch_line(number, model=f"gpt-{number}?first_ms=30") for number in range(40)]
     batch = create_batch(openai_client(caller, provider="@m-w"), to_jsonl(*lines))
 
@@ -305,11 +305,11 @@ def test_batch_resumes_after_kill_9_without_repeating_lines(
 
     before = wait_for("some lines", lambda: number if (number := completed_count()) > 5 else None)
     if what == "control":
-        os.kill(control_pid(here.gateway), signal.SIGKILL)
+        os.kill(control_pid(restartable_gateway.gateway), signal.SIGKILL)
     else:
-        here.kill()
-        here.start()
-    ai = openai_client(here.client_with_key(caller.key))
+        restartable_gateway.kill()
+        restartable_gateway.start()
+    ai = openai_client(restartable_gateway.client_with_key(caller.key))
     done = wait_until_ended(ai, batch.id)
     assert done.error_file_id is None, ai.files.content(done.error_file_id).text
     assert (done.status, done.request_counts.completed) == ("completed", 40)
@@ -322,8 +322,8 @@ def test_batch_resumes_after_kill_9_without_repeating_lines(
 
 
 def test_lines_that_run_out_of_time_expire(restarted: Callable[..., RestartableGateway], mock: Mock):
-    here = restarted(concurrency=1, window_seconds=2)
-    ai = openai_client(create_workspace(Client(here.gateway), "w"), provider="@m-w")
+    restartable_gateway = restarted(concurrency=1, window_seconds=2)
+    ai = openai_client(create_workspace(Client(restartable_gateway.gateway), "w"), provider="@m-w")
     batch = wait_until_ended(
         ai, create_batch(ai, to_jsonl(*(batch_line(number, model="gpt?first_ms=300") for number in range(30)))).id
     )
@@ -337,15 +337,17 @@ def test_lines_that_run_out_of_time_expire(restarted: Callable[..., RestartableG
 
 
 def test_deleting_a_key_ends_its_batch_requests(restarted: Callable[..., RestartableGateway], mock: Mock):
-    here = restarted(concurrency=1)
-    admin = Client(here.gateway)
+    restartable_gateway = restarted(concurrency=1)
+    admin = Client(restartable_gateway.gateway)
     caller = create_workspace(admin, "w")
     workspace = next(row["id"] for row in admin.read("/v1/admin/workspaces")["data"] if row["name"] == "w")
     key = admin.create(
         "/v1/api-keys/workspace/service", {"name": "other", "workspace_id": workspace, "scopes": ["completions.write"]}
     )
     lines = (batch_line(number, model="gpt?first_ms=50") for number in range(30))
-    batch = create_batch(openai_client(Client(here.gateway, key["key"]), provider="@m-w"), to_jsonl(*lines))
+    batch = create_batch(
+        openai_client(Client(restartable_gateway.gateway, key["key"]), provider="@m-w"), to_jsonl(*lines)
+    )
     wait_for("a line", lambda: mock.ledger() or None)
     assert admin.delete(f"/v1/api-keys/{key['id']}").status == 200
     ai = openai_client(caller)
@@ -356,21 +358,23 @@ def test_deleting_a_key_ends_its_batch_requests(restarted: Callable[..., Restart
 
 
 def test_old_files_and_batches_are_deleted_and_counted(restarted: Callable[..., RestartableGateway], mock: Mock):
-    here = restarted()
-    here.tables["files"] = {"retention_seconds": 1}
-    here.gateway.stop()
-    here.start()
-    caller = create_workspace(Client(here.gateway), "w")
+    restartable_gateway = restarted()
+    restartable_gateway.tables["files"] = {"retention_seconds": 1}
+    restartable_gateway.gateway.stop()
+    restartable_gateway.start()
+    caller = create_workspace(Client(restartable_gateway.gateway), "w")
     ai = openai_client(caller, provider="@m-w")
     batch = wait_until_ended(ai, create_batch(ai, to_jsonl(batch_line(1))).id)
     wait_for("its end", lambda: caller.get(f"/v1/files/{batch.output_file_id}").status == 404 or None)
     assert mock.ledger()
-    assert len(list((here.folder / "files").iterdir())) == 2
-    here.gateway.stop()
-    here.start()
-    wait_for("the purge", lambda: read_metrics(here.gateway)["penstock_files_deleted_total"] == 2 or None)
-    assert list((here.folder / "files").iterdir()) == []
-    expect_error(here.client_with_key(caller.key).get(f"/v1/batches/{batch.id}"), 404, "AB08")
+    assert len(list((restartable_gateway.folder / "files").iterdir())) == 2
+    restartable_gateway.gateway.stop()
+    restartable_gateway.start()
+    wait_for(
+        "the purge", lambda: read_metrics(restartable_gateway.gateway)["penstock_files_deleted_total"] == 2 or None
+    )
+    assert list((restartable_gateway.folder / "files").iterdir()) == []
+    expect_error(restartable_gateway.client_with_key(caller.key).get(f"/v1/batches/{batch.id}"), 404, "AB08")
 
 
 def test_lines_are_checked_by_guardrails(caller: Client, provider: Mock):

@@ -84,7 +84,7 @@ def bucket_provider(s3: str) -> Iterator[FakeBucketProvider]:
 
 
 @pytest.fixture(scope="module")
-def here(tmp_path_factory: pytest.TempPathFactory, provider: Mock) -> Iterator[RestartableGateway]:
+def restartable_gateway(tmp_path_factory: pytest.TempPathFactory, provider: Mock) -> Iterator[RestartableGateway]:
     trusted: dict[str, object] = {"trusted_custom_hosts": ["127.0.0.1"]}
     prices = [
         {"provider": "bedrock", "model": CLAUDE, "pay_as_you_go": PRICES},
@@ -138,16 +138,19 @@ def kind(request: pytest.FixtureRequest) -> ProviderCase:
 
 
 @pytest.fixture
-def caller(kind: ProviderCase, here: RestartableGateway, bucket_provider: FakeBucketProvider) -> Client:
-    return create_client(here, bucket_provider, kind)
+def caller(kind: ProviderCase, restartable_gateway: RestartableGateway, bucket_provider: FakeBucketProvider) -> Client:
+    return create_client(restartable_gateway, bucket_provider, kind)
 
 
 def create_client(
-    here: RestartableGateway, bucket_provider: FakeBucketProvider, kind: ProviderCase, **configurations: str
+    restartable_gateway: RestartableGateway,
+    bucket_provider: FakeBucketProvider,
+    kind: ProviderCase,
+    **configurations: str,
 ) -> Client:
     """Returns a client of a new workspace whose provider is `@m-w`."""
     options = {**kind.configurations, "custom_host": bucket_provider.url, **configurations}
-    return create_workspace(Client(here.gateway), f"b{next(COUNTER)}", kind.slug, "m-w", **options)
+    return create_workspace(Client(restartable_gateway.gateway), f"b{next(COUNTER)}", kind.slug, "m-w", **options)
 
 
 def wait_for_job_id(caller: Client, bucket_provider: FakeBucketProvider, batch_id: str) -> str:
@@ -192,9 +195,9 @@ def error_row(kind: ProviderCase, sent: dict[str, Any]) -> dict[str, Any]:
     return {**sent, "status": status, "response": {}}
 
 
-def wait_for_records(here: RestartableGateway, batch_id: str, count: int) -> list[dict[str, Any]]:
+def wait_for_records(restartable_gateway: RestartableGateway, batch_id: str, count: int) -> list[dict[str, Any]]:
     def chat_records() -> list[dict[str, Any]] | None:
-        records = [record for record in here.gateway.records() if record["trace_id"] == batch_id]
+        records = [record for record in restartable_gateway.gateway.records() if record["trace_id"] == batch_id]
         records = [item for item in records if item["operation"] == "chatComplete"]
         return records if len(records) >= count else None
 
@@ -202,7 +205,7 @@ def wait_for_records(here: RestartableGateway, batch_id: str, count: int) -> lis
 
 
 def test_lines_go_to_a_bucket_and_return_in_openai_format(
-    kind: ProviderCase, caller: Client, here: RestartableGateway, bucket_provider: FakeBucketProvider
+    kind: ProviderCase, caller: Client, restartable_gateway: RestartableGateway, bucket_provider: FakeBucketProvider
 ):
     ai = openai_client(caller, provider="@m-w", metadata='{"team":"red"}')
     lines = [batch_line(number, f"word {number}", model=kind.model, seed=1) for number in range(1, 4)]
@@ -231,7 +234,7 @@ def test_lines_go_to_a_bucket_and_return_in_openai_format(
         assert bad["line-3"]["response"]["status_code"] == 429
         assert "too busy" in bad["line-3"]["response"]["body"]["error"]["message"]
     failures = [] if kind.slug == "cohere" else [(429, None)]
-    recorded = wait_for_records(here, batch.id, 2 + len(failures))
+    recorded = wait_for_records(restartable_gateway, batch.id, 2 + len(failures))
     costs = [(item["response_status_code"], item.get("cost_nanodollars")) for item in recorded]
     assert costs == [(200, kind.cost_nanodollars), (200, kind.cost_nanodollars), *failures]
     assert {item["ai_org"] for item in recorded} == {kind.slug}
@@ -239,8 +242,10 @@ def test_lines_go_to_a_bucket_and_return_in_openai_format(
     assert recorded[0]["api_key_id"]
 
 
-def test_job_names_its_input_and_output_and_role(here: RestartableGateway, bucket_provider: FakeBucketProvider):
-    caller = create_client(here, bucket_provider, PROVIDER_CASES["bedrock"])
+def test_job_names_its_input_and_output_and_role(
+    restartable_gateway: RestartableGateway, bucket_provider: FakeBucketProvider
+):
+    caller = create_client(restartable_gateway, bucket_provider, PROVIDER_CASES["bedrock"])
     batch = create_batch(openai_client(caller, provider="@m-w"), to_jsonl(batch_line(1, model=CLAUDE)), WINDOW_24H)
     wait_for_job_id(caller, bucket_provider, batch.id)
     own, job = batch.id.removeprefix("gw_batch_"), bucket_provider.jobs[0]
@@ -253,8 +258,10 @@ def test_job_names_its_input_and_output_and_role(here: RestartableGateway, bucke
     assert (batch.status, batch.errors.data[0].message) == ("failed", "it did not please")
 
 
-def test_bedrock_embedding_batches_use_invoke_model(here: RestartableGateway, bucket_provider: FakeBucketProvider):
-    caller = create_client(here, bucket_provider, PROVIDER_CASES["bedrock"])
+def test_bedrock_embedding_batches_use_invoke_model(
+    restartable_gateway: RestartableGateway, bucket_provider: FakeBucketProvider
+):
+    caller = create_client(restartable_gateway, bucket_provider, PROVIDER_CASES["bedrock"])
     ai = openai_client(caller, provider="@m-w")
     body = {"model": "amazon.titan-embed-text-v2:0", "input": "hi"}
     item = {"custom_id": "e", "method": "POST", "url": "/v1/embeddings", "body": body}
@@ -279,8 +286,10 @@ def test_bedrock_embedding_batches_use_invoke_model(here: RestartableGateway, bu
     assert (response["data"][0]["embedding"], response["usage"]["total_tokens"]) == ([0.5, 1.0], 2)
 
 
-def test_cohere_validates_the_dataset_before_the_batch(here: RestartableGateway, bucket_provider: FakeBucketProvider):
-    caller = create_client(here, bucket_provider, PROVIDER_CASES["cohere"])
+def test_cohere_validates_the_dataset_before_the_batch(
+    restartable_gateway: RestartableGateway, bucket_provider: FakeBucketProvider
+):
+    caller = create_client(restartable_gateway, bucket_provider, PROVIDER_CASES["cohere"])
     ai = openai_client(caller, provider="@m-w")
     bucket_provider.validation = ["queued", "processing", "failed"]
     bucket_provider.why = "custom_id is missing"
@@ -290,8 +299,10 @@ def test_cohere_validates_the_dataset_before_the_batch(here: RestartableGateway,
     assert bucket_provider.jobs == []
 
 
-def test_translates_lines_to_cohere_dataset_rows(here: RestartableGateway, bucket_provider: FakeBucketProvider):
-    caller = create_client(here, bucket_provider, PROVIDER_CASES["cohere"])
+def test_translates_lines_to_cohere_dataset_rows(
+    restartable_gateway: RestartableGateway, bucket_provider: FakeBucketProvider
+):
+    caller = create_client(restartable_gateway, bucket_provider, PROVIDER_CASES["cohere"])
     ai = openai_client(caller, provider="@m-w")
     image = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
@@ -324,9 +335,9 @@ def test_translates_lines_to_cohere_dataset_rows(here: RestartableGateway, bucke
 
 
 def test_unsupported_cohere_parameters_fail_with_their_line(
-    here: RestartableGateway, bucket_provider: FakeBucketProvider
+    restartable_gateway: RestartableGateway, bucket_provider: FakeBucketProvider
 ):
-    caller = create_client(here, bucket_provider, PROVIDER_CASES["cohere"])
+    caller = create_client(restartable_gateway, bucket_provider, PROVIDER_CASES["cohere"])
     ai = openai_client(caller, provider="@m-w")
     lines = [
         batch_line(1, model=COMMAND),
@@ -337,11 +348,13 @@ def test_unsupported_cohere_parameters_fail_with_their_line(
     actual = [(error.code, error.line) for error in batch.errors.data]
     assert (batch.status, actual) == ("failed", [("untranslatable", 2)])
     assert "stop_sequences" in batch.errors.data[0].message
-    assert bucket_provider.asked == []
+    assert bucket_provider.received_requests == []
 
 
-def test_cohere_embeds_each_line_with_its_input_type(here: RestartableGateway, bucket_provider: FakeBucketProvider):
-    caller = create_client(here, bucket_provider, PROVIDER_CASES["cohere"])
+def test_cohere_embeds_each_line_with_its_input_type(
+    restartable_gateway: RestartableGateway, bucket_provider: FakeBucketProvider
+):
+    caller = create_client(restartable_gateway, bucket_provider, PROVIDER_CASES["cohere"])
     ai = openai_client(caller, provider="@m-w")
     bodies = [{"input": ["a", "b"], "input_type": "search_query"}, {"input": "c", "dimensions": 256}]
     lines = [
@@ -377,9 +390,9 @@ def test_cohere_embeds_each_line_with_its_input_type(here: RestartableGateway, b
 
 
 def test_invalid_avro_output_fails_the_batch_with_a_message(
-    here: RestartableGateway, bucket_provider: FakeBucketProvider
+    restartable_gateway: RestartableGateway, bucket_provider: FakeBucketProvider
 ):
-    caller = create_client(here, bucket_provider, PROVIDER_CASES["cohere"])
+    caller = create_client(restartable_gateway, bucket_provider, PROVIDER_CASES["cohere"])
     ai = openai_client(caller, provider="@m-w")
     batch = create_batch(ai, to_jsonl(batch_line(1, model=COMMAND)), WINDOW_24H)
     wait_for_job_id(caller, bucket_provider, batch.id)
@@ -390,8 +403,10 @@ def test_invalid_avro_output_fails_the_batch_with_a_message(
     assert (batch.status, "Avro" in batch.errors.data[0].message) == ("failed", True)
 
 
-def test_claude_on_vertex_uses_the_anthropic_format(here: RestartableGateway, bucket_provider: FakeBucketProvider):
-    caller = create_client(here, bucket_provider, PROVIDER_CASES["vertex-ai"])
+def test_claude_on_vertex_uses_the_anthropic_format(
+    restartable_gateway: RestartableGateway, bucket_provider: FakeBucketProvider
+):
+    caller = create_client(restartable_gateway, bucket_provider, PROVIDER_CASES["vertex-ai"])
     ai = openai_client(caller, provider="@m-w")
     batch = create_batch(ai, to_jsonl(batch_line(1, model="claude-test@1")), WINDOW_24H)
     wait_for_job_id(caller, bucket_provider, batch.id)
@@ -416,7 +431,7 @@ def test_claude_on_vertex_uses_the_anthropic_format(here: RestartableGateway, bu
 
 
 def test_kill_9_duplicates_neither_job_nor_records(
-    kind: ProviderCase, caller: Client, here: RestartableGateway, bucket_provider: FakeBucketProvider
+    kind: ProviderCase, caller: Client, restartable_gateway: RestartableGateway, bucket_provider: FakeBucketProvider
 ):
     batch = create_batch(
         openai_client(caller, provider="@m-w"),
@@ -424,13 +439,13 @@ def test_kill_9_duplicates_neither_job_nor_records(
         WINDOW_24H,
     )
     wait_for_job_id(caller, bucket_provider, batch.id)
-    here.kill()
+    restartable_gateway.kill()
     bucket_provider.finish_job(kind.done_state, [success_row(kind, sent) for sent in bucket_provider.input_lines()])
-    here.start()
-    batch = wait_until_ended(openai_client(here.client_with_key(caller.key)), batch.id)
+    restartable_gateway.start()
+    batch = wait_until_ended(openai_client(restartable_gateway.client_with_key(caller.key)), batch.id)
     assert (batch.status, batch.request_counts.completed) == ("completed", 2), batch.errors
     assert len(bucket_provider.jobs) == 1
-    assert len(wait_for_records(here, batch.id, 2)) == 2
+    assert len(wait_for_records(restartable_gateway, batch.id, 2)) == 2
 
 
 def test_cancelling_ends_a_job_without_results(kind: ProviderCase, caller: Client, bucket_provider: FakeBucketProvider):
@@ -442,7 +457,8 @@ def test_cancelling_ends_a_job_without_results(kind: ProviderCase, caller: Clien
     assert (batch.status, batch.request_counts.completed, batch.output_file_id) == ("cancelled", 0, None), batch.errors
     assert (
         sum(
-            method == kind.cancel_method and path.startswith(kind.cancel_path) for method, path in bucket_provider.asked
+            method == kind.cancel_method and path.startswith(kind.cancel_path)
+            for method, path in bucket_provider.received_requests
         )
         == 1
     )
@@ -461,18 +477,18 @@ def test_invalid_lines_of_a_job_fail_before_they_are_sent(
     actual = [(error.code, error.line) for error in batch.errors.data]
     expected = [("mismatched_model", 2), *([("untranslatable", 3)] if kind.slug != "fireworks-ai" else [])]
     assert (batch.status, actual) == ("failed", expected)
-    assert bucket_provider.asked == []
+    assert bucket_provider.received_requests == []
 
 
 @pytest.mark.parametrize(
     "kind", [kind for kind in PROVIDER_CASES.values() if kind.configurations], ids=lambda kind: kind.slug
 )
 def test_missing_job_options_are_reported_before_creation(
-    kind: ProviderCase, here: RestartableGateway, bucket_provider: FakeBucketProvider
+    kind: ProviderCase, restartable_gateway: RestartableGateway, bucket_provider: FakeBucketProvider
 ):
     absent = {"aws_s3_bucket", "aws_batch_role_arn", "fireworks_account_id", "vertex_storage_bucket_name"}
     bare = {name: value for name, value in kind.configurations.items() if name not in absent}
-    caller = create_client(here, bucket_provider, kind._replace(configurations=bare))
+    caller = create_client(restartable_gateway, bucket_provider, kind._replace(configurations=bare))
     file = openai_client(caller).files.create(file=("a", to_jsonl(batch_line(1, model=kind.model))), purpose="batch")
     body: dict[str, Any] = {"input_file_id": file.id, "endpoint": CHAT_PATH, "completion_window": WINDOW_24H}
     options = {"x-gateway-provider": "@m-w"}
@@ -485,24 +501,24 @@ def test_missing_job_options_are_reported_before_creation(
 
 
 def test_native_jobs_must_use_an_allowed_model(
-    kind: ProviderCase, here: RestartableGateway, bucket_provider: FakeBucketProvider
+    kind: ProviderCase, restartable_gateway: RestartableGateway, bucket_provider: FakeBucketProvider
 ):
-    name, admin = f"b{next(COUNTER)}", Client(here.gateway)
+    name, admin = f"b{next(COUNTER)}", Client(restartable_gateway.gateway)
     options = {**kind.configurations, "custom_host": bucket_provider.url}
     caller = create_workspace(admin, name, kind.slug, "m-w", **options)
     allowed = {"models": [{"slug": kind.model, "enabled": True, "is_custom": True}], "allow_all_models": False}
     expect_ok(admin.put(f"/v1/integrations/m-{name}/models", allowed))
-    provider_client = Client(here.gateway, caller.key, {"x-gateway-provider": "@m-w"})
+    provider_client = Client(restartable_gateway.gateway, caller.key, {"x-gateway-provider": "@m-w"})
     another = native_job(kind, kind.model + "-other")
     wait_for("the models at the edge", lambda: provider_client.post("/v1/batch_jobs", another).status == 403 or None)
-    bucket_provider.asked.clear()
+    bucket_provider.received_requests.clear()
     bucket_provider.jobs.clear()
     # Fields that the provider ignores do not count as the model.
     with_model = {"model": kind.model, **another} if kind.slug == "bedrock" else {"modelId": kind.model, **another}
     for job in ({}, another, with_model):
         response = provider_client.post("/v1/batch_jobs", job)
         assert (response.status, response.json()["error"]["code"]) == (403, "model_not_allowed"), job
-    assert bucket_provider.asked == []
+    assert bucket_provider.received_requests == []
     ai = openai_client(caller, provider="@m-w")
     wrong = wait_until_ended(ai, create_batch(ai, to_jsonl(batch_line(1, model=kind.model + "-other")), WINDOW_24H).id)
     assert [error.code for error in wrong.errors.data] == ["model_not_allowed"]
@@ -531,10 +547,10 @@ PASSTHROUGH_OPTIONS = {
 
 @pytest.mark.parametrize("slug", list(PASSTHROUGH_OPTIONS))
 def test_provider_batch_follows_the_openai_api_end_to_end(
-    slug: str, here: RestartableGateway, bucket_provider: FakeBucketProvider
+    slug: str, restartable_gateway: RestartableGateway, bucket_provider: FakeBucketProvider
 ):
     kind = PROVIDER_CASES[slug]
-    caller = create_client(here, bucket_provider, kind, **PASSTHROUGH_OPTIONS[slug])
+    caller = create_client(restartable_gateway, bucket_provider, kind, **PASSTHROUGH_OPTIONS[slug])
     ai = openai_client(caller, provider="@m-w")
     lines = [batch_line(number, f"word {number}", model=kind.model) for number in (1, 2)]
     file = ai.files.create(file=("lines.jsonl", to_jsonl(*lines)), purpose="batch")
@@ -545,7 +561,7 @@ def test_provider_batch_follows_the_openai_api_end_to_end(
     assert (batch.input_file_id, batch.output_file_id, batch.completion_window) == (file.id, None, WINDOW_24H)
     assert ai.batches.retrieve(batch.id).id == batch.id
     assert [item.id for item in ai.batches.list(limit=5)] == [batch.id]
-    output = Client(here.gateway, caller.key, {"x-gateway-provider": "@m-w"})
+    output = Client(restartable_gateway.gateway, caller.key, {"x-gateway-provider": "@m-w"})
     early = output.get(f"/v1/batches/{batch.id}/output")
     assert (early.status, early.json()["error"]["code"]) == (404, "no_output")
     sent = bucket_provider.input_lines()
@@ -568,9 +584,13 @@ def test_provider_batch_follows_the_openai_api_end_to_end(
 
 
 @pytest.mark.parametrize("slug", list(PASSTHROUGH_OPTIONS))
-def test_provider_batch_is_cancelled(slug: str, here: RestartableGateway, bucket_provider: FakeBucketProvider):
+def test_provider_batch_is_cancelled(
+    slug: str, restartable_gateway: RestartableGateway, bucket_provider: FakeBucketProvider
+):
     kind = PROVIDER_CASES[slug]
-    ai = openai_client(create_client(here, bucket_provider, kind, **PASSTHROUGH_OPTIONS[slug]), provider="@m-w")
+    ai = openai_client(
+        create_client(restartable_gateway, bucket_provider, kind, **PASSTHROUGH_OPTIONS[slug]), provider="@m-w"
+    )
     file = ai.files.create(file=("lines.jsonl", to_jsonl(batch_line(1, model=kind.model))), purpose="batch")
     batch = ai.batches.create(
         input_file_id=file.id, endpoint=CHAT_PATH, completion_window=WINDOW_24H, extra_body={"model": kind.model}
@@ -580,10 +600,14 @@ def test_provider_batch_is_cancelled(slug: str, here: RestartableGateway, bucket
 
 
 def test_providers_without_batches_point_to_gateway_batches(
-    here: RestartableGateway, bucket_provider: FakeBucketProvider
+    restartable_gateway: RestartableGateway, bucket_provider: FakeBucketProvider
 ):
     caller = create_workspace(
-        Client(here.gateway), f"b{next(COUNTER)}", "perplexity-ai", "m-w", custom_host=bucket_provider.url
+        Client(restartable_gateway.gateway),
+        f"b{next(COUNTER)}",
+        "perplexity-ai",
+        "m-w",
+        custom_host=bucket_provider.url,
     )
     ai = openai_client(caller, provider="@m-w")
     fields = ("lines.jsonl", to_jsonl(batch_line(1, model=COMMAND)))
@@ -599,14 +623,14 @@ def test_providers_without_batches_point_to_gateway_batches(
         with pytest.raises(openai.APIStatusError, match="gateway_options of the batch") as wrong:
             build_request()
         assert wrong.value.code == "unsupported_operation"
-    assert bucket_provider.asked == []
+    assert bucket_provider.received_requests == []
 
 
 @pytest.mark.parametrize("slug", list(PASSTHROUGH_OPTIONS))
 def test_files_batches_and_tuning_must_use_an_allowed_model(
-    slug: str, here: RestartableGateway, bucket_provider: FakeBucketProvider
+    slug: str, restartable_gateway: RestartableGateway, bucket_provider: FakeBucketProvider
 ):
-    kind, name, admin = PROVIDER_CASES[slug], f"b{next(COUNTER)}", Client(here.gateway)
+    kind, name, admin = PROVIDER_CASES[slug], f"b{next(COUNTER)}", Client(restartable_gateway.gateway)
     options = {**kind.configurations, "custom_host": bucket_provider.url, **PASSTHROUGH_OPTIONS[slug]}
     caller = create_workspace(admin, name, kind.slug, "m-w", **options)
     allowed = {"models": [{"slug": kind.model, "enabled": True, "is_custom": True}], "allow_all_models": False}
@@ -623,7 +647,7 @@ def test_files_batches_and_tuning_must_use_an_allowed_model(
 
     no = (403, "model_not_allowed")
     wait_for("the models at the edge", lambda: status_and_code(create_tuning_job) == no or None)
-    bucket_provider.asked.clear()
+    bucket_provider.received_requests.clear()
     bucket_provider.jobs.clear()
     assert status_and_code(lambda: upload_row(batch_line(1, model=other))) == no
     if slug == "fireworks-ai":
@@ -633,9 +657,9 @@ def test_files_batches_and_tuning_must_use_an_allowed_model(
         status_and_code(lambda: ai.batches.create(**body, extra_body={"provider_options": {"model": kind.model}}))[0]
         == 400
     )
-    untold = Client(here.gateway, caller.key, {"x-gateway-provider": "@m-w"})
+    untold = Client(restartable_gateway.gateway, caller.key, {"x-gateway-provider": "@m-w"})
     assert untold.post("/v1/fine_tuning/jobs", {"training_file": uri}).status == 403
-    assert bucket_provider.asked == []
+    assert bucket_provider.received_requests == []
     # Additional fields must not name another model either.
     for other_model in ({"provider_options": {"model": other}}, {"modelId": other}):
         sent = {"model": kind.model, **other_model}
@@ -643,8 +667,10 @@ def test_files_batches_and_tuning_must_use_an_allowed_model(
     assert bucket_provider.jobs == []
 
 
-def test_missing_batch_fields_are_named_before_sending(here: RestartableGateway, bucket_provider: FakeBucketProvider):
-    ai = openai_client(create_client(here, bucket_provider, PROVIDER_CASES["bedrock"]), provider="@m-w")
+def test_missing_batch_fields_are_named_before_sending(
+    restartable_gateway: RestartableGateway, bucket_provider: FakeBucketProvider
+):
+    ai = openai_client(create_client(restartable_gateway, bucket_provider, PROVIDER_CASES["bedrock"]), provider="@m-w")
     good: dict[str, Any] = {"input_file_id": "s3://s3-bucket/a", "endpoint": CHAT_PATH, "completion_window": WINDOW_24H}
     for wrong, names in (
         ({}, "model"),

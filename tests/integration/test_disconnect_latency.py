@@ -40,13 +40,13 @@ class SmallRun:
     rate: float = 200.0
 
 
-def run_with_gateway(folder: Path, way: str, work: Callable[[Provider, Gateway], Awaitable[None]]) -> None:
+def run_with_gateway(folder: Path, entry_mode: str, work: Callable[[Provider, Gateway], Awaitable[None]]) -> None:
     """Starts a provider and a gateway, and runs `work` with both."""
 
     async def run_provider_and_gateway() -> None:
         provider = Provider()
         async with provider.listen():
-            serving = run_gateway(folder, {"mock": {"host": provider.url}}, way)
+            serving = run_gateway(folder, {"mock": {"host": provider.url}}, entry_mode)
             gateway = await asyncio.to_thread(serving.__enter__)
             try:
                 await work(provider, gateway)
@@ -64,14 +64,14 @@ def records_by_phase(gateway: Gateway, count: int) -> dict[str, list[dict[str, A
     return by_phase
 
 
-@pytest.mark.parametrize("leaving", ["HTTP/1 FIN", "HTTP/1 RST", "HTTP/2 RST_STREAM"])
-@pytest.mark.parametrize("way", ENTRY_MODES)
-def test_provider_sees_the_disconnect_in_every_phase(tmp_path: Path, way: str, leaving: str):
+@pytest.mark.parametrize("disconnect_kind", ["HTTP/1 FIN", "HTTP/1 RST", "HTTP/2 RST_STREAM"])
+@pytest.mark.parametrize("entry_mode", ENTRY_MODES)
+def test_provider_sees_the_disconnect_in_every_phase(tmp_path: Path, entry_mode: str, disconnect_kind: str):
     async def disconnect_in_every_phase(provider: Provider, gateway: Gateway) -> None:
         figures: list[DisconnectResults] = []
         for phase in PHASES:
-            leavers = make_clients(gateway.base_url, PROVIDER_HEADERS)[leaving]
-            figures.append(await measure_disconnects(provider, leavers, (phase, leaving), SmallRun()))
+            leavers = make_clients(gateway.base_url, PROVIDER_HEADERS)[disconnect_kind]
+            figures.append(await measure_disconnects(provider, leavers, (phase, disconnect_kind), SmallRun()))
         for item in figures:
             print(item)
         assert not [str(figure) for figure in figures if len(figure.latencies_ms) < figure.callers]
@@ -87,13 +87,13 @@ def test_provider_sees_the_disconnect_in_every_phase(tmp_path: Path, way: str, l
             units = {record.get("total_units") for record in written[phase]}
             assert units == ({10} if phase in METERED_PHASES else {None}), phase
 
-    run_with_gateway(tmp_path, way, disconnect_in_every_phase)
+    run_with_gateway(tmp_path, entry_mode, disconnect_in_every_phase)
 
 
 def test_closing_an_http2_connection_ends_all_its_streams(tmp_path: Path):
     async def close_connection(provider: Provider, gateway: Gateway) -> None:
-        way = Http2Client(gateway.base_url, {**PROVIDER_HEADERS, "x-gateway-forward-headers": TAG_HEADER})
-        streams = [await way.start_request("paused", f"paused-{number}") for number in range(20)]
+        client = Http2Client(gateway.base_url, {**PROVIDER_HEADERS, "x-gateway-forward-headers": TAG_HEADER})
+        streams = [await client.start_request("paused", f"paused-{number}") for number in range(20)]
         assert await wait_until(lambda: len(provider.arrived) == 20, 5)
         await asyncio.sleep(0.1)
         streams[0].close()

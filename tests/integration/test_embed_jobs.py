@@ -207,7 +207,7 @@ def test_rejects_invalid_embedding_line_with_its_number(ai: openai.OpenAI, coher
         ai.files.create(file=("a.jsonl", b"{}"), purpose="fine-tune")
     with pytest.raises(openai.BadRequestError, match=f"batches of this provider support only {EMBEDDINGS}"):
         ai.batches.create(input_file_id="a", endpoint=CHAT_PATH, completion_window="24h", extra_body={"model": MODEL})
-    assert cohere_provider.asked == []
+    assert cohere_provider.received_requests == []
 
 
 def test_model_allowlist_applies_to_embed_jobs(
@@ -222,11 +222,11 @@ def test_model_allowlist_applies_to_embed_jobs(
         "the models at the edge",
         lambda: status_and_code(lambda: create_batch(ai, file, model="embed-other")) == no or None,
     )
-    cohere_provider.asked.clear()
+    cohere_provider.received_requests.clear()
     cohere_provider.jobs.clear()
     assert status_and_code(lambda: upload_file(ai, embedding_line(1, model="embed-other"))) == no
     assert status_and_code(lambda: create_batch(ai, file, model="embed-other")) == no
     assert status_and_code(lambda: create_batch(ai, file, model=None))[0] == 400
     # Extra provider options must not name another model either.
     assert status_and_code(lambda: create_batch(ai, file, provider_options={"model": "embed-other"})) == no
-    assert (cohere_provider.asked, cohere_provider.jobs) == ([], [])
+    assert (cohere_provider.received_requests, cohere_provider.jobs) == ([], [])

@@ -179,15 +179,17 @@ def iter_url_cases(route: Route, path: str, body: object, number: int = 0) -> It
 
 
 @pytest.fixture(scope="module")
-def scene(admin: Client) -> AccessScenario:
+def scenario(admin: Client) -> AccessScenario:
     return AccessScenario(admin)
 
 
-def send_case(scene: AccessScenario, route: Route, tried: RequestCase) -> Response:
+def send_case(scenario: AccessScenario, route: Route, tried: RequestCase) -> Response:
     who = "an admin of the organisation" if route.required_scopes is None else "organisation-service with all scopes"
-    headers = {**JSON_HEADERS, **scene.callers[who][0]}
+    headers = {**JSON_HEADERS, **scenario.callers[who][0]}
     for _ in range(3):
-        response = send_raw_request(scene.admin.gateway.base_url, tried.path, tried.body, headers, method=tried.method)
+        response = send_raw_request(
+            scenario.admin.gateway.base_url, tried.path, tried.body, headers, method=tried.method
+        )
         # On a busy machine the database may time out, which returns 503; a retry must succeed.
         if response.status != HTTPStatus.SERVICE_UNAVAILABLE:
             break
@@ -197,7 +199,7 @@ def send_case(scene: AccessScenario, route: Route, tried: RequestCase) -> Respon
 # About 2,500 requests.
 @pytest.mark.slow(50)
 @pytest.mark.timeout(400)
-def test_no_field_value_causes_a_server_error(scene: AccessScenario, request: pytest.FixtureRequest):
+def test_no_field_value_causes_a_server_error(scenario: AccessScenario, request: pytest.FixtureRequest):
     is_sqlite = request.node.callspec.params["new_store"] == "sqlite"
     failed: list[object] = []
     count = 0
@@ -205,12 +207,12 @@ def test_no_field_value_causes_a_server_error(scene: AccessScenario, request: py
         for number, route in enumerate(ROUTES):
             if is_sqlite != route.path.startswith(LOG_PATHS):
                 continue
-            path, body = scene.prepare_request(route)
+            path, body = scenario.prepare_request(route)
             every = [*iter_url_cases(route, path, body, number), *iter_body_cases(route, path, body)]
             # Each route begins at another case, so that other routes try the cases that this one leaves out.
             tries = every[number % CASE_STEP :: CASE_STEP]
             count += len(tries)
-            for tried, response in zip(tries, pool.map(partial(send_case, scene, route), tries), strict=True):
+            for tried, response in zip(tries, pool.map(partial(send_case, scenario, route), tries), strict=True):
                 if response.status >= 500:
                     failed.append((route.id, tried.location, tried.value[:40], response.status, response.body[:300]))
     assert not failed, "\n".join(map(str, failed))
@@ -218,8 +220,8 @@ def test_no_field_value_causes_a_server_error(scene: AccessScenario, request: py
     # Accepted values can be read back.
     for route in ROUTES:
         if route.method == "GET" and is_sqlite == route.path.startswith(LOG_PATHS):
-            path, body = scene.prepare_request(route)
-            assert send_case(scene, route, RequestCase("GET", path, None, "", "")).status == 200, path
+            path, body = scenario.prepare_request(route)
+            assert send_case(scenario, route, RequestCase("GET", path, None, "", "")).status == 200, path
 
 
 def upload_form(name: bytes, purpose: bytes = b"batch") -> bytes:

@@ -21,7 +21,7 @@ TEXT_WITH_NUL = "a\0b"
 
 
 @pytest.fixture(scope="module")
-def scene(admin: Client) -> Mapping[str, Any]:
+def scenario(admin: Client) -> Mapping[str, Any]:
     return admin.create("/v1/workspaces", {"name": "Rules"})
 
 
@@ -41,18 +41,18 @@ def read_audit_logs(admin: Client, location: Mapping[str, Any], query: str) -> d
     ],
 )
 def test_rejects_nul_in_a_body_with_its_json_path(
-    admin: Client, scene: Mapping[str, Any], body: dict[str, Any], path: str
+    admin: Client, scenario: Mapping[str, Any], body: dict[str, Any], path: str
 ):
-    sent = {"config": {"provider": "mock"}, **body, "workspace_id": scene["id"]}
+    sent = {"config": {"provider": "mock"}, **body, "workspace_id": scenario["id"]}
     expect_error(admin.post("/v1/configs", sent), 400, "AB01", path, "U+0000")
 
 
-def test_rejects_nul_in_path_and_query_but_accepts_the_escape_text(admin: Client, scene: Mapping[str, Any]):
+def test_rejects_nul_in_path_and_query_but_accepts_the_escape_text(admin: Client, scenario: Mapping[str, Any]):
     expect_error(admin.get("/v1/configs?workspace_id=a%00b"), 400, "AB01", "workspace_id", "U+0000")
     expect_error(admin.get("/v1/workspaces?name=%00"), 400, "AB01", "name", "U+0000")
     expect_error(admin.get("/v1/configs/a%00b"), 400, "AB01", "path", "U+0000")
     config = admin.create(
-        "/v1/configs", {"name": r"a\u0000b", "config": {"provider": "mock"}, "workspace_id": scene["id"]}
+        "/v1/configs", {"name": r"a\u0000b", "config": {"provider": "mock"}, "workspace_id": scenario["id"]}
     )
     assert admin.read(f"/v1/configs/{config['slug']}")["name"] == r"a\u0000b"
 
@@ -60,34 +60,34 @@ def test_rejects_nul_in_path_and_query_but_accepts_the_escape_text(admin: Client
 @pytest.mark.parametrize(
     "kind", [None, "", "Application/JSON", "text/plain", "application/vnd.api+json", "multipart/form-data; boundary=b"]
 )
-def test_rejects_nul_in_a_body_of_any_content_type(admin: Client, scene: Mapping[str, Any], kind: str | None):
-    sent = json.dumps({"name": TEXT_WITH_NUL, "config": {"provider": "mock"}, "workspace_id": scene["id"]}).encode()
+def test_rejects_nul_in_a_body_of_any_content_type(admin: Client, scenario: Mapping[str, Any], kind: str | None):
+    sent = json.dumps({"name": TEXT_WITH_NUL, "config": {"provider": "mock"}, "workspace_id": scenario["id"]}).encode()
     fields = {"x-gateway-api-key": admin.key, **({} if kind is None else {"content-type": kind})}
     expect_error(send_raw_request(admin.gateway.base_url, "/v1/configs", sent, fields), 400, "AB01", "name", "U+0000")
 
 
 @pytest.mark.parametrize("text", [b'"\\ud800"', b'"\\udc00\\ud800"', b'"\xed\xa0\x80"', b'"\xff"', b'"\xc3"'])
-def test_rejects_invalid_unicode_with_its_json_path(admin: Client, scene: Mapping[str, Any], text: bytes):
-    body = {"name": "n", "config": {"targets": [{"provider": "HERE"}]}, "workspace_id": scene["id"]}
+def test_rejects_invalid_unicode_with_its_json_path(admin: Client, scenario: Mapping[str, Any], text: bytes):
+    body = {"name": "n", "config": {"targets": [{"provider": "HERE"}]}, "workspace_id": scenario["id"]}
     fields = {"x-gateway-api-key": admin.key, "content-type": "application/json"}
     sent = json.dumps(body).encode().replace(b'"HERE"', text)
     response = send_raw_request(admin.gateway.base_url, "/v1/configs", sent, fields)
     expect_error(response, 400, "AB01", "config.targets[0].provider", "must be Unicode text")
 
 
-def test_rejects_invalid_utf8_and_accepts_a_surrogate_pair(admin: Client, scene: Mapping[str, Any]):
+def test_rejects_invalid_utf8_and_accepts_a_surrogate_pair(admin: Client, scenario: Mapping[str, Any]):
     fields = {"x-gateway-api-key": admin.key, "content-type": "application/json"}
     expect_error(
         send_raw_request(admin.gateway.base_url, "/v1/configs", b"\xff{", fields), 400, "AB01", "must be Unicode text"
     )
-    body = json.dumps({"name": "\U0001f6b0", "config": {"provider": "mock"}, "workspace_id": scene["id"]}).encode()
+    body = json.dumps({"name": "\U0001f6b0", "config": {"provider": "mock"}, "workspace_id": scenario["id"]}).encode()
     assert b"\\ud83d\\udeb0" in body
     slug = expect_ok(send_raw_request(admin.gateway.base_url, "/v1/configs", body, fields))["slug"]
     assert admin.read(f"/v1/configs/{slug}")["name"] == "\U0001f6b0"
 
 
-def test_rejects_nul_in_a_file_name(admin: Client, scene: Mapping[str, Any]):
-    caller = admin.with_new_key(workspace_id=scene["id"], scopes=["completions.write"])
+def test_rejects_nul_in_a_file_name(admin: Client, scenario: Mapping[str, Any]):
+    caller = admin.with_new_key(workspace_id=scenario["id"], scopes=["completions.write"])
     part = b'--b\r\ncontent-disposition: form-data; name="%s"%s\r\n\r\n%s\r\n'
     fields = {"x-gateway-api-key": caller.key, "content-type": "multipart/form-data; boundary=b"}
     for name, status in ((b'; filename="a.jsonl"', 200), (b'; filename="a\0.jsonl"', 400)):
@@ -104,16 +104,18 @@ def test_serves_health_on_every_path_alias(admin: Client):
         assert (response.status, response.json()["status"]) == (200, "success"), path
 
 
-def test_audit_logs_filter_by_workspace_slug_and_count_without_rows(admin: Client, scene: Mapping[str, Any]):
-    admin.create("/v1/configs", {"name": "seen", "config": {"provider": "mock"}, "workspace_id": scene["id"]})
-    by_id, by_slug = (read_audit_logs(admin, scene, f"workspace_id={scene[name]}") for name in ("id", "slug"))
+def test_audit_logs_filter_by_workspace_slug_and_count_without_rows(admin: Client, scenario: Mapping[str, Any]):
+    admin.create("/v1/configs", {"name": "seen", "config": {"provider": "mock"}, "workspace_id": scenario["id"]})
+    by_id, by_slug = (read_audit_logs(admin, scenario, f"workspace_id={scenario[name]}") for name in ("id", "slug"))
     assert by_id == by_slug
     assert by_id["total"] > 0
-    assert read_audit_logs(admin, scene, "page_size=0") == {
-        **read_audit_logs(admin, scene, "page_size=1"),
+    assert read_audit_logs(admin, scenario, "page_size=0") == {
+        **read_audit_logs(admin, scenario, "page_size=1"),
         "records": [],
     }
-    response = admin.get(f"/v1/audit-logs?{TIME_RANGE_QUERY}&organisation_id={scene['organisation_id']}&page_size=101")
+    response = admin.get(
+        f"/v1/audit-logs?{TIME_RANGE_QUERY}&organisation_id={scenario['organisation_id']}&page_size=101"
+    )
     expect_error(response, 400, "AB01", "page_size")
 
 
@@ -125,23 +127,23 @@ def test_rejects_access_for_an_archived_workspace(admin: Client):
     expect_error(admin.put(f"/v1/integrations/{slug}/workspaces", opened), 404, "AB02", "workspaces[0].id", "archived")
 
 
-def test_audit_log_lists_objects_deleted_with_an_integration(admin: Client, scene: Mapping[str, Any]):
+def test_audit_log_lists_objects_deleted_with_an_integration(admin: Client, scenario: Mapping[str, Any]):
     integration = admin.create("/v1/integrations", {"name": "gone", "ai_provider_id": "mock", "key": "sk-0123456789"})
     path = f"/v1/integrations/{integration['slug']}"
     expect_ok(admin.put(f"{path}/models", {"models": [{"slug": "m", "enabled": True, "is_custom": True}]}))
-    expect_ok(admin.put(f"{path}/workspaces", {"workspaces": [{"id": scene["id"], "enabled": True}]}))
+    expect_ok(admin.put(f"{path}/workspaces", {"workspaces": [{"id": scenario["id"], "enabled": True}]}))
     expect_ok(admin.delete(path))
     content = {
         kind: [
             row["before"]["integration_id"]
-            for row in read_audit_logs(admin, scene, f"action=delete&resource_type={kind}")["records"]
+            for row in read_audit_logs(admin, scenario, f"action=delete&resource_type={kind}")["records"]
         ]
         for kind in ("integration_models", "integration_workspaces", "providers")
     }
     assert content == {kind: [integration["id"]] for kind in content}
 
 
-def test_rejects_mapping_to_an_unknown_provider_field(admin: Client, scene: Mapping[str, Any]):
+def test_rejects_mapping_to_an_unknown_provider_field(admin: Client, scenario: Mapping[str, Any]):
     vault = {"vault_addr": "https://vault.example", "vault_auth_type": "token", "vault_token": "t-0123456789"}
     reference = {"name": "s", "manager_type": "hashicorp_vault", "auth_config": vault, "secret_path": "a/b"}
     secret = admin.create("/v1/secret-references", reference)["id"]
@@ -149,26 +151,26 @@ def test_rejects_mapping_to_an_unknown_provider_field(admin: Client, scene: Mapp
     words = ("secret_mappings[0].target_field", "nonsense", "configurations.custom_host")
     integration = {"name": "i", "ai_provider_id": "mock"}
     expect_error(admin.post("/v1/integrations", {**integration, "secret_mappings": bad}), 400, "AB01", *words)
-    own = {"name": "v", "provider": "mock", "workspace_id": scene["id"]}
+    own = {"name": "v", "provider": "mock", "workspace_id": scenario["id"]}
     expect_error(admin.post("/v1/virtual-keys", {**own, "secret_mappings": bad}), 400, "AB01", *words)
     slug = admin.create("/v1/virtual-keys", own)["slug"]
     expect_error(admin.put(f"/v1/virtual-keys/{slug}", {"secret_mappings": bad}), 400, "AB01", *words)
     # A secret reference cannot be narrowed while an integration outside its workspaces needs it.
     mapped = [{"target_field": "key", "secret_reference_id": secret}]
     needing = admin.create("/v1/integrations", {**integration, "secret_mappings": mapped})["slug"]
-    narrower = {"allowed_workspaces": [scene["slug"]]}
+    narrower = {"allowed_workspaces": [scenario["slug"]]}
     expect_error(admin.put(f"/v1/secret-references/{secret}", narrower), 409, "AB07", needing)
     expect_ok(admin.put(f"/v1/integrations/{needing}", {"secret_mappings": []}))
     expect_ok(admin.put(f"/v1/secret-references/{secret}", narrower))
 
 
-def test_maps_secrets_to_provider_fields_without_a_form(admin: Client, scene: Mapping[str, Any]):
+def test_maps_secrets_to_provider_fields_without_a_form(admin: Client, scenario: Mapping[str, Any]):
     vault = {"vault_addr": "https://vault.example", "vault_auth_type": "token", "vault_token": "t-0123456789"}
     reference = {"name": "s", "manager_type": "hashicorp_vault", "auth_config": vault, "secret_path": "a/b"}
     secret = admin.create("/v1/secret-references", reference)["id"]
     for provider, field in (("azure-openai", "azure_ad_token"), ("bedrock", "aws_session_token")):
         mapped = [{"target_field": f"configurations.{field}", "secret_reference_id": secret}]
-        own = {"name": "v", "provider": provider, "workspace_id": scene["id"], "secret_mappings": mapped}
+        own = {"name": "v", "provider": provider, "workspace_id": scenario["id"], "secret_mappings": mapped}
         slug = admin.create("/v1/virtual-keys", own)["slug"]
         expect_ok(admin.put(f"/v1/virtual-keys/{slug}", {"secret_mappings": mapped}))
         integration = admin.create("/v1/integrations", {"name": "i", "ai_provider_id": provider})["slug"]
@@ -179,28 +181,28 @@ def test_maps_secrets_to_provider_fields_without_a_form(admin: Client, scene: Ma
         )
 
 
-def test_allows_one_rate_limit_per_type_and_unit(admin: Client, scene: Mapping[str, Any]):
+def test_allows_one_rate_limit_per_type_and_unit(admin: Client, scenario: Mapping[str, Any]):
     limits = [
         {"type": kind, "unit": unit, "value": 5} for kind in ("requests", "tokens") for unit in ("rpm", "rph", "rpd")
     ]
-    key = {"name": "k", "scopes": ["completions.write"], "workspace_id": scene["id"], "rate_limits": limits}
+    key = {"name": "k", "scopes": ["completions.write"], "workspace_id": scenario["id"], "rate_limits": limits}
     created = admin.create("/v1/api-keys/workspace/service", key)["id"]
     assert admin.read(f"/v1/api-keys/{created}")["rate_limits"] == limits
-    own = {"name": "v", "provider": "mock", "workspace_id": scene["id"], "rate_limits": limits}
+    own = {"name": "v", "provider": "mock", "workspace_id": scenario["id"], "rate_limits": limits}
     slug = admin.create("/v1/virtual-keys", own)["slug"]
     assert admin.read(f"/v1/virtual-keys/{slug}")["rate_limits"] == limits
     # A workspace has at most one rate limit, as it has for an integration.
-    expect_error(admin.put(f"/v1/workspaces/{scene['id']}", {"rate_limits": limits}), 400, "AB01", "at most 1")
+    expect_error(admin.put(f"/v1/workspaces/{scenario['id']}", {"rate_limits": limits}), 400, "AB01", "at most 1")
     expect_error(admin.post("/v1/workspaces", {"name": "w", "rate_limits": limits[:2]}), 400, "AB01", "at most 1")
-    expect_ok(admin.put(f"/v1/workspaces/{scene['id']}", {"rate_limits": limits[:1]}))
-    assert admin.read(f"/v1/workspaces/{scene['id']}")["rate_limits"] == limits[:1]
-    twice = {**key, "rate_limits": [*limits, limits[0]]}
-    expect_error(admin.post("/v1/api-keys/workspace/service", twice), 400, "AB01", "rate_limits[6]")
+    expect_ok(admin.put(f"/v1/workspaces/{scenario['id']}", {"rate_limits": limits[:1]}))
+    assert admin.read(f"/v1/workspaces/{scenario['id']}")["rate_limits"] == limits[:1]
+    duplicate_limits = {**key, "rate_limits": [*limits, limits[0]]}
+    expect_error(admin.post("/v1/api-keys/workspace/service", duplicate_limits), 400, "AB01", "rate_limits[6]")
 
 
-def test_next_rotation_time_alone_leaves_the_period_unchanged(admin: Client, scene: Mapping[str, Any]):
+def test_next_rotation_time_alone_leaves_the_period_unchanged(admin: Client, scenario: Mapping[str, Any]):
     policy = {"rotation_period_days": 30, "key_transition_period_ms": 3_600_000}
-    key = {"name": "k", "scopes": ["completions.write"], "workspace_id": scene["id"], "rotation_policy": policy}
+    key = {"name": "k", "scopes": ["completions.write"], "workspace_id": scenario["id"], "rotation_policy": policy}
     path = f"/v1/api-keys/{admin.create('/v1/api-keys/workspace/service', key)['id']}"
     for moment, due in (
         ("2098-01-02T03:04:05Z", "2098-01-02T00:00:00.000Z"),
@@ -226,8 +228,8 @@ def usage_limit_with_reset(moment: str) -> dict[str, Any]:
     return {"usage_limits": {"credit_limit": 5, "next_usage_reset_at": moment}}
 
 
-def test_creation_mode_of_a_key_distinguishes_ui_and_api(admin: Client, scene: Mapping[str, Any]):
-    body = {"name": "k", "scopes": ["completions.write"], "workspace_id": scene["id"]}
+def test_creation_mode_of_a_key_distinguishes_ui_and_api(admin: Client, scenario: Mapping[str, Any]):
+    body = {"name": "k", "scopes": ["completions.write"], "workspace_id": scenario["id"]}
     key = admin.create("/v1/api-keys/workspace/service", body)["id"]
     assert admin.read(f"/v1/api-keys/{key}")["creation_mode"] == "api"
     session = Client(admin.gateway, "").post("/v1/auth/sessions", {"api_key": admin.key})
@@ -280,16 +282,16 @@ def test_price_list_has_a_default_and_models_have_a_primary_type(admin: Client):
     assert (embedding["type"]["primary"], embedding["messages"], embedding["params"]) == ("embedding", None, [])
 
 
-def test_pricing_adjustments_change_the_cost_of_requests(admin: Client, scene: Mapping[str, Any]):
+def test_pricing_adjustments_change_the_cost_of_requests(admin: Client, scenario: Mapping[str, Any]):
     integration = admin.create(
         "/v1/integrations", {"name": "ours", "slug": "ours", "ai_provider_id": "mock", "key": "sk-0123456789"}
     )
     path, model = f"/v1/integrations/{integration['slug']}", "mock?usage=on"
-    expect_ok(admin.put(f"{path}/workspaces", {"workspaces": [{"id": scene["id"], "enabled": True}]}))
+    expect_ok(admin.put(f"{path}/workspaces", {"workspaces": [{"id": scenario["id"], "enabled": True}]}))
     price = {"pay_as_you_go": {"request_token": {"price": 0.02}, "response_token": {"price": 0.04}}}
     priced = {"slug": model, "enabled": True, "is_custom": True, "pricing_config": price}
     expect_ok(admin.put(f"{path}/models", {"models": [priced]}))
-    app = admin.with_new_key(workspace_id=scene["id"], scopes=["completions.write"])
+    app = admin.with_new_key(workspace_id=scenario["id"], scopes=["completions.write"])
     fields = {**MOCK_HEADERS, "x-gateway-api-key": app.key, "x-gateway-provider": "@ours"}
 
     def send_and_read_cost() -> tuple[int, str]:

@@ -32,23 +32,23 @@ DESCRIPTION: dict[str, Any] = json.loads(openapi_json())
 
 
 @pytest.fixture(scope="module")
-def scene(admin: Client) -> SampleObjects:
+def scenario(admin: Client) -> SampleObjects:
     return create_sample_objects(admin)
 
 
 @pytest.mark.parametrize(
     ("path", "below", "table"), READ_ROUTES, ids=[f"{path} {below}" for path, below, _ in READ_ROUTES]
 )
-def test_read_fields_have_their_documented_types(scene: SampleObjects, path: str, below: str, table: dict[str, str]):
-    response = scene.admin.read(path.format(**scene._asdict()))
+def test_read_fields_have_their_documented_types(scenario: SampleObjects, path: str, below: str, table: dict[str, str]):
+    response = scenario.admin.read(path.format(**scenario._asdict()))
     rows: list[dict[str, Any]] = response[below] if below else [response]
     assert rows
     assert not [result for row in rows if (result := mismatched_fields(row, table))]
 
 
-def test_create_and_update_responses_have_documented_types(scene: SampleObjects):
-    admin, workspace = scene.admin, {"workspace_id": scene.workspace_id}
-    inside = f"?workspace_id={scene.workspace_id}"
+def test_create_and_update_responses_have_documented_types(scenario: SampleObjects):
+    admin, workspace = scenario.admin, {"workspace_id": scenario.workspace_id}
+    inside = f"?workspace_id={scenario.workspace_id}"
     key = {"name": "k", "scopes": ["completions.write"], **workspace}
     created = admin.create("/v1/api-keys/workspace/service", key)
     rotated = {"id": "text", "key": "text", "key_transition_expires_at": "text"}
@@ -62,23 +62,23 @@ def test_create_and_update_responses_have_documented_types(scene: SampleObjects)
             admin.create("/v1/configs", {"name": "c", "config": {"provider": "mock"}, **workspace}),
             CREATED_FIELDS | {"version_id": "text", "object": "text"},
         ),
-        (expect_ok(admin.put(f"/v1/configs/{scene.config}", names)), {"version_id": "text", "object": "text"}),
+        (expect_ok(admin.put(f"/v1/configs/{scenario.config}", names)), {"version_id": "text", "object": "text"}),
         (
             admin.create("/v1/integrations", {"name": "i", "ai_provider_id": "openai", "key": "sk-0123456789"}),
             CREATED_FIELDS,
         ),
-        (expect_ok(admin.put(f"/v1/integrations/{scene.integration}", names)), {}),
+        (expect_ok(admin.put(f"/v1/integrations/{scenario.integration}", names)), {}),
         (
-            admin.create("/v1/providers", {"name": "p", "integration_id": scene.integration, **workspace}),
+            admin.create("/v1/providers", {"name": "p", "integration_id": scenario.integration, **workspace}),
             CREATED_FIELDS,
         ),
-        (expect_ok(admin.put(f"/v1/providers/{scene.provider}{inside}", names)), CREATED_FIELDS),
+        (expect_ok(admin.put(f"/v1/providers/{scenario.provider}{inside}", names)), CREATED_FIELDS),
         (
             admin.create("/v1/virtual-keys", virtual),
             {**CREATED_FIELDS, "object": "text", "success": "boolean", "data": "table"},
         ),
         (
-            expect_ok(admin.put(f"/v1/virtual-keys/{scene.virtual_key}{inside}", names)),
+            expect_ok(admin.put(f"/v1/virtual-keys/{scenario.virtual_key}{inside}", names)),
             {**CREATED_FIELDS, "object": "text"},
         ),
         (
@@ -87,9 +87,9 @@ def test_create_and_update_responses_have_documented_types(scene: SampleObjects)
             ),
             {"id": "text", "invite_link": "text"},
         ),
-        (expect_ok(admin.post(f"/v1/admin/users/invites/{scene.invite}/resend", {})), {"inviteLink": "text"}),
+        (expect_ok(admin.post(f"/v1/admin/users/invites/{scenario.invite}/resend", {})), {"inviteLink": "text"}),
         (admin.create("/v1/admin/workspaces", {"name": "w"}), {**WORKSPACE_FIELDS, "users": "list"}),
-        (expect_ok(admin.put(f"/v1/admin/workspaces/{scene.workspace_id}", {"name": "Fields"})), WORKSPACE_FIELDS),
+        (expect_ok(admin.put(f"/v1/admin/workspaces/{scenario.workspace_id}", {"name": "Fields"})), WORKSPACE_FIELDS),
     ]
     assert not [result for response, table in responses if (result := mismatched_fields(response, table))]
     # Updates of API keys and integrations, and deletes of API keys, return an empty object.
@@ -118,14 +118,14 @@ CREATE_ROUTES = [
 
 
 @pytest.mark.parametrize(("described", "path", "reading"), CREATE_ROUTES, ids=[row[0] for row in CREATE_ROUTES])
-def test_each_create_field_is_read_back(scene: SampleObjects, described: str, path: str, reading: str):
+def test_each_create_field_is_read_back(scenario: SampleObjects, described: str, path: str, reading: str):
     name, fields = body_fields(described, "post")
-    body = sample_bodies(scene)[name]
+    body = sample_bodies(scenario)[name]
     assert fields == set(body), "each field has its sample"
     body = {field: sample for field, sample in body.items() if sample is not None}
-    created = scene.admin.create(path, to_request_body(body))
+    created = scenario.admin.create(path, to_request_body(body))
     assert not find_mismatches(
-        scene.admin.read(reading.format(id=created["id"], workspace_id=scene.workspace_id)), body
+        scenario.admin.read(reading.format(id=created["id"], workspace_id=scenario.workspace_id)), body
     )
 
 
@@ -146,17 +146,17 @@ UPDATE_ROUTES = [
 
 
 @pytest.mark.parametrize(("described", "path"), UPDATE_ROUTES, ids=[row[0] for row in UPDATE_ROUTES])
-def test_single_field_update_is_read_back_and_changes_no_other(scene: SampleObjects, described: str, path: str):
+def test_single_field_update_is_read_back_and_changes_no_other(scenario: SampleObjects, described: str, path: str):
     name, fields = body_fields(described, "put")
-    body = sample_bodies(scene)[name]
+    body = sample_bodies(scenario)[name]
     assert fields == set(body) - ({"workspace_id"} - fields), "each field has its sample"
-    where = path.format(**scene._asdict())
+    where = path.format(**scenario._asdict())
     for field in sorted(fields):
-        before = scene.admin.read(where)
+        before = scenario.admin.read(where)
         # A change of the provider's host requires the credential again.
         along = {"key": body["key"]} if field in {"configurations", "model_config"} else {}
-        expect_ok(scene.admin.put(where, to_request_body({**along, field: body[field]})))
-        after = scene.admin.read(where)
+        expect_ok(scenario.admin.put(where, to_request_body({**along, field: body[field]})))
+        after = scenario.admin.read(where)
         assert not find_mismatches(after, {field: body[field]})
         others = fields - {field} - {"reset_usage", "allow_all_workspaces", "allowed_workspaces", "deploymentConfig"}
         same = [other for other in others if other in before and other != "model_config"]
@@ -177,7 +177,7 @@ def test_all_fields_updated_at_once_are_read_back(other_scene: SampleObjects, de
     assert not find_mismatches(other_scene.admin.read(where), body)
 
 
-def test_integration_models_and_workspaces_are_read_back(scene: SampleObjects):
+def test_integration_models_and_workspaces_are_read_back(scenario: SampleObjects):
     own = {"custom_host": "https://one.test", "custom_headers": {"x-model": "a-secret-field"}}
     model = {
         "slug": "finer",
@@ -194,15 +194,19 @@ def test_integration_models_and_workspaces_are_read_back(scene: SampleObjects):
     assert set(schemas["UpsertIntegrationModel"]["properties"]) - {"model_name"} == set(model)
     # Other tests store secret options in the shared integration, and a new host would require sending all of them
     # again.
-    created = scene.admin.create("/v1/integrations", {"name": "m", "ai_provider_id": "openai", "key": "sk-0123456789"})
+    created = scenario.admin.create(
+        "/v1/integrations", {"name": "m", "ai_provider_id": "openai", "key": "sk-0123456789"}
+    )
     path = f"/v1/integrations/{created['slug']}"
-    expect_ok(scene.admin.put(f"{path}/models", {"models": [model], "allow_all_models": False, "key": "sk-0123456789"}))
-    fetched = scene.admin.read(f"{path}/models")
+    expect_ok(
+        scenario.admin.put(f"{path}/models", {"models": [model], "allow_all_models": False, "key": "sk-0123456789"})
+    )
+    fetched = scenario.admin.read(f"{path}/models")
     (row,) = [row for row in fetched["models"] if row["slug"] == "finer"]
     hidden = {**own, "custom_headers": {"x-model": mask_secret("a-secret-field")}}
     assert (contains_value(row, {**model, "configurations": hidden}), fetched["allow_all_models"]) == (True, False)
     access = {
-        "id": scene.workspace_id,
+        "id": scenario.workspace_id,
         "enabled": False,
         "usage_limits": [USAGE_LIMITS],
         "rate_limits": RATE_LIMITS,
@@ -211,15 +215,15 @@ def test_integration_models_and_workspaces_are_read_back(scene: SampleObjects):
         "default_provider_slug": None,
     }
     assert set(schemas["WorkspaceAccess"]["properties"]) == set(access)
-    everybody = {"enabled": True, "usage_limits": [USAGE_LIMITS], "rate_limits": RATE_LIMITS}
-    everybody["create_default_provider"] = False
-    assert set(schemas["GlobalAccess"]["properties"]) == set(everybody)
-    rules = {"global_workspace_access": everybody, "create_default_provider": False}
-    expect_ok(scene.admin.put(f"{path}/workspaces", {"workspaces": [access], **rules}))
-    fetched = scene.admin.read(f"{path}/workspaces")
+    default_access = {"enabled": True, "usage_limits": [USAGE_LIMITS], "rate_limits": RATE_LIMITS}
+    default_access["create_default_provider"] = False
+    assert set(schemas["GlobalAccess"]["properties"]) == set(default_access)
+    rules = {"global_workspace_access": default_access, "create_default_provider": False}
+    expect_ok(scenario.admin.put(f"{path}/workspaces", {"workspaces": [access], **rules}))
+    fetched = scenario.admin.read(f"{path}/workspaces")
     (row,) = fetched["workspaces"]
     read_back = ("enabled", "usage_limits", "rate_limits")
     assert contains_value(row, {name: access[name] for name in read_back})
-    assert (row["workspace_id"], bool(row["last_reset_at"])) == (scene.workspace_id, True)
-    assert contains_value(fetched["global_workspace_access"], everybody)
-    expect_ok(scene.admin.put(f"{path}/workspaces", {"workspaces": [{**access, "enabled": True}]}))
+    assert (row["workspace_id"], bool(row["last_reset_at"])) == (scenario.workspace_id, True)
+    assert contains_value(fetched["global_workspace_access"], default_access)
+    expect_ok(scenario.admin.put(f"{path}/workspaces", {"workspaces": [{**access, "enabled": True}]}))

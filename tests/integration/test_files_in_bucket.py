@@ -97,7 +97,7 @@ def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
 
 
 @pytest.fixture(scope="module")
-def surroundings(bucket: Bucket) -> Mapping[str, str]:
+def environment_variables(bucket: Bucket) -> Mapping[str, str]:
     return bucket.environment()
 
 
@@ -118,21 +118,21 @@ def assert_no_secret(gateway: Gateway, *texts: str) -> None:
 
 
 def test_contents_are_objects_of_the_bucket(restarted: StartGateway, bucket: Bucket):
-    here = restarted()
-    ai = openai_client(create_workspace(Client(here.gateway), "w"), provider="@m-w")
+    restartable_gateway = restarted()
+    ai = openai_client(create_workspace(Client(restartable_gateway.gateway), "w"), provider="@m-w")
     before = bucket.names()
     lines = (batch_line(1), batch_line(2, model="gpt-mock?status=400"))
     batch = wait_until_ended(ai, create_batch(ai, to_jsonl(*lines)).id)
     assert batch.status == "completed"
     ids = {bare_id(item) for item in (batch.input_file_id, batch.output_file_id, batch.error_file_id)}
     assert bucket.names() - before == ids
-    assert not (here.folder / "files").exists()
+    assert not (restartable_gateway.folder / "files").exists()
 
 
 def test_file_of_several_parts(restarted: StartGateway, bucket: Bucket):
     content = os.urandom(17 * 1024 * 1024)
-    here = restarted(files=LARGE_FILES)
-    ai = openai_client(create_workspace(Client(here.gateway), "w"))
+    restartable_gateway = restarted(files=LARGE_FILES)
+    ai = openai_client(create_workspace(Client(restartable_gateway.gateway), "w"))
     created = ai.files.create(file=("large", content), purpose="user_data")
     assert ai.files.content(created.id).read() == content
     assert ai.files.delete(created.id).deleted
@@ -140,8 +140,8 @@ def test_file_of_several_parts(restarted: StartGateway, bucket: Bucket):
 
 
 def test_frozen_bucket_is_reported_and_content_is_deleted_later(restarted: StartGateway, bucket: Bucket):
-    here = restarted()
-    client = create_workspace(Client(here.gateway), "w")
+    restartable_gateway = restarted()
+    client = create_workspace(Client(restartable_gateway.gateway), "w")
     ai = openai_client(client)
     created = ai.files.create(file=("a", b"content"), purpose="user_data")
     before = bucket.names()
@@ -156,35 +156,39 @@ def test_frozen_bucket_is_reported_and_content_is_deleted_later(restarted: Start
             assert time.monotonic() - started_at < 10
             assert caught.value.status_code == 503
             assert "hint: try again later" in str(caught.value)
-            assert_no_secret(here.gateway, str(caught.value))
+            assert_no_secret(restartable_gateway.gateway, str(caught.value))
         assert [file.id for file in ai.files.list()] == [created.id]
         assert ai.files.delete(created.id).deleted
         expect_error(client.get(f"/v1/files/{created.id}"), 404, "AB08")
     # The bucket may still handle the requests that it received while it was frozen.
-    assert "is deleted later" in here.gateway.program.read_output()
+    assert "is deleted later" in restartable_gateway.gateway.program.read_output()
     # The next process deletes the content when it starts.
-    here.gateway.stop()
-    here.start()
+    restartable_gateway.gateway.stop()
+    restartable_gateway.start()
     wait_for("the deletion", lambda: bucket.names() == before - {bare_id(created.id)} or None, 10)
-    assert_no_secret(here.gateway)
+    assert_no_secret(restartable_gateway.gateway)
 
 
 def test_batch_continues_after_an_outage_in_the_middle(restarted: StartGateway, mock: Mock, bucket: Bucket):
     """The input has two parts. The second cannot be read while the bucket is frozen."""
-    here = restarted(files=LARGE_FILES, concurrency=1, line_bytes=2**20)
-    client = create_workspace(Client(here.gateway), "w")
+    restartable_gateway = restarted(files=LARGE_FILES, concurrency=1, line_bytes=2**20)
+    client = create_workspace(Client(restartable_gateway.gateway), "w")
     ai = openai_client(client, provider="@m-w")
     text = "x" * 900_000
     lines = [batch_line(number, text, model=f"gpt-{number}?first_ms=150") for number in range(12)]
     batch = create_batch(ai, to_jsonl(*lines))
     wait_for("the first line", lambda: mock.ledger() or None, 10)
     with bucket.frozen():
-        wait_for("the outage", lambda: "stopped running the batch" in here.gateway.program.read_output() or None, 20)
+        wait_for(
+            "the outage",
+            lambda: "stopped running the batch" in restartable_gateway.gateway.program.read_output() or None,
+            20,
+        )
         assert client.read(f"/v1/batches/{batch.id}")["status"] == "in_progress"
     # A new process takes over at once; another node would wait for the end of the lease.
-    here.gateway.stop()
-    here.start()
-    ai = openai_client(here.client_with_key(client.key))
+    restartable_gateway.gateway.stop()
+    restartable_gateway.start()
+    ai = openai_client(restartable_gateway.client_with_key(client.key))
     done = wait_until_ended(ai, batch.id)
     assert (done.status, done.request_counts.completed, done.request_counts.failed) == ("completed", 12, 0)
     assert list(read_output_lines(ai, done.output_file_id)) == [f"line-{number}" for number in range(12)]

@@ -146,7 +146,7 @@ def test_model_trial_needs_the_scope_to_update(admin: Client, workspace: str, te
 def test_unreachable_model_is_an_error_of_the_check(team: Client):
     check = {**JUDGE, "parameters": {"model": "@none/m"}}
     actual = expect_ok(team.post("/v1/guardrails/test", {"checks": [check], "text": "x"}))
-    assert "could not be asked" in actual["results"][0]["checks"][0]["error"]["message"]
+    assert "could not be called" in actual["results"][0]["checks"][0]["error"]["message"]
 
 
 def test_no_client_can_read_a_plan(team: Client):
@@ -165,7 +165,7 @@ def test_moderations_have_the_categories_of_each_text(team: Client, judge: Judge
     moderation = expect_ok(team.post(f"{EXECUTE}/moderations", {"input": "a bad text", "model": "@judge/m"}))
     assert (len(moderation["results"]), len(moderation["results"][0]["categories"])) == (1, 11)
     missing = team.post(f"{EXECUTE}/moderations", {"input": "x", "model": "@none/m"})
-    expect_error(missing, 400, "AB01", "@none/m could not be asked")
+    expect_error(missing, 400, "AB01", "@none/m could not be called")
 
 
 def test_texts_are_classified(team: Client):

@@ -72,7 +72,7 @@ class UpdateCase(NamedTuple):
 class WorkspaceScene(NamedTuple):
     """A scene plus the resources of its own workspace: the calling key, a file and a batch."""
 
-    scene: SampleObjects
+    scenario: SampleObjects
     caller: Client
     names: dict[str, str]
     # Key that writes and exports the logs of its workspace.
@@ -81,13 +81,13 @@ class WorkspaceScene(NamedTuple):
 
 @pytest.fixture(scope="module")
 def workspace_scene(admin: Client) -> WorkspaceScene:
-    scene = create_sample_objects(admin)
+    scenario = create_sample_objects(admin)
     caller = create_workspace(admin, "once")
     file, spare = (expect_ok(upload_file(caller, UPLOAD_FORM))["id"] for _ in range(2))
     slow = expect_ok(upload_file(caller, UPLOAD_FORM.replace(b'"mock"', b'"mock?first_ms=20000"')))["id"]
-    done, going = (caller.create("/v1/batches", batch_request(name))["id"] for name in (file, slow))
+    done, running = (caller.create("/v1/batches", batch_request(name))["id"] for name in (file, slow))
     wait_for("the end of the batch", lambda: caller.read(f"/v1/batches/{done}")["status"] in FINAL_STATUSES or None)
-    logger = admin.with_new_key(workspace_id=scene.workspace_id, scopes=LOG_SCOPES)
+    logger = admin.with_new_key(workspace_id=scenario.workspace_id, scopes=LOG_SCOPES)
     started, draft, other_export = (logger.create(EXPORTS, LOG_EXPORT)["id"] for _ in range(3))
     body = {
         "export": started,
@@ -96,22 +96,22 @@ def workspace_scene(admin: Client) -> WorkspaceScene:
         "file": file,
         "spare": spare,
         "batch": done,
-        "going": going,
+        "going": running,
         "token": create_invite_token(admin, "once-guest@example.test"),
         "other": admin.create("/v1/workspaces", {"name": "once more"})["id"],
         "person": create_invited_user(admin),
-        "usage_policy": admin.create(USAGE_POLICIES, {**USAGE_POLICY, "workspace_id": scene.workspace_id})["id"],
-        "rate_policy": admin.create(RATE_POLICIES, {**RATE_POLICY, "workspace_id": scene.workspace_id})["id"],
-        "prompt": admin.create(PROMPTS, {**PROMPT, "workspace_id": scene.workspace_id})["id"],
-        "partial": admin.create(PARTIALS, {**PARTIAL, "workspace_id": scene.workspace_id})["id"],
-        "collection": admin.create(COLLECTIONS, {"name": "c", "workspace_id": scene.workspace_id})["id"],
-        "guardrail": admin.create(GUARDRAILS, {**GUARDRAIL, "workspace_id": scene.workspace_id})["id"],
-        "org_guardrail": admin.create(GUARDRAILS, {**GUARDRAIL, "organisation_id": scene.organisation})["id"],
+        "usage_policy": admin.create(USAGE_POLICIES, {**USAGE_POLICY, "workspace_id": scenario.workspace_id})["id"],
+        "rate_policy": admin.create(RATE_POLICIES, {**RATE_POLICY, "workspace_id": scenario.workspace_id})["id"],
+        "prompt": admin.create(PROMPTS, {**PROMPT, "workspace_id": scenario.workspace_id})["id"],
+        "partial": admin.create(PARTIALS, {**PARTIAL, "workspace_id": scenario.workspace_id})["id"],
+        "collection": admin.create(COLLECTIONS, {"name": "c", "workspace_id": scenario.workspace_id})["id"],
+        "guardrail": admin.create(GUARDRAILS, {**GUARDRAIL, "workspace_id": scenario.workspace_id})["id"],
+        "org_guardrail": admin.create(GUARDRAILS, {**GUARDRAIL, "organisation_id": scenario.organisation})["id"],
         "partner": admin.create(PARTNERS, {**PARTNER_CREDENTIALS, "partner": "mistral"})["slug"],
-        "label": admin.create(LABELS, {"name": "canary", "workspace_id": scene.workspace_id})["id"],
+        "label": admin.create(LABELS, {"name": "canary", "workspace_id": scenario.workspace_id})["id"],
     }
-    names = {name: value for name, value in scene._asdict().items() if isinstance(value, str)}
-    return WorkspaceScene(scene, caller, names | body, logger)
+    names = {name: value for name, value in scenario._asdict().items() if isinstance(value, str)}
+    return WorkspaceScene(scenario, caller, names | body, logger)
 
 
 def fill_placeholders(value: Any, names: dict[str, str]) -> Any:
@@ -296,7 +296,7 @@ def files_folder(workspace_scene: WorkspaceScene) -> Path:
     return next(path for path in workspace_scene.caller.gateway.folder.rglob("files") if path.is_dir())
 
 
-NAMED, LOST = {"name": "named"}, {"name": "lost"}
+NAMED, LOST_UPDATE = {"name": "named"}, {"name": "lost"}
 CUSTOM_MODEL = {"enabled": True, "is_custom": True}
 MODEL_UPDATES = ({"models": [{"slug": "one", **CUSTOM_MODEL}]}, {"models": [{"slug": "two", **CUSTOM_MODEL}]})
 UPDATE_CASES: dict[str, UpdateCase] = {
@@ -310,13 +310,13 @@ UPDATE_CASES: dict[str, UpdateCase] = {
     },
     "/v1/admin/organisation/settings": UpdateCase({"block_inline_config": True}, {"block_inline_config": False}),
     "/v1/admin/users/{user_id}": UpdateCase({"role": "admin"}, {"role": "member"}, "/v1/admin/users/{person}"),
-    "/v1/workspaces/{workspace}": UpdateCase(NAMED, LOST, "/v1/workspaces/{workspace_id}"),
+    "/v1/workspaces/{workspace}": UpdateCase(NAMED, LOST_UPDATE, "/v1/workspaces/{workspace_id}"),
     "/v1/workspaces/{workspace}/users/{user_id}": UpdateCase(
         {"role": "admin"}, {"role": "member"}, "/v1/workspaces/{workspace_id}/users/{user}"
     ),
-    "/v1/api-keys/{key_id}": UpdateCase(NAMED, LOST, "/v1/api-keys/{key}"),
-    "/v1/configs/{key}": UpdateCase(NAMED, LOST, "/v1/configs/{config}"),
-    "/v1/integrations/{key}": UpdateCase(NAMED, LOST, "/v1/integrations/{integration}"),
+    "/v1/api-keys/{key_id}": UpdateCase(NAMED, LOST_UPDATE, "/v1/api-keys/{key}"),
+    "/v1/configs/{key}": UpdateCase(NAMED, LOST_UPDATE, "/v1/configs/{config}"),
+    "/v1/integrations/{key}": UpdateCase(NAMED, LOST_UPDATE, "/v1/integrations/{integration}"),
     "/v1/integrations/{key}/models": UpdateCase(*MODEL_UPDATES, "/v1/integrations/{integration}/models"),
     "/v1/integrations/{key}/integration-models": UpdateCase(
         *MODEL_UPDATES, "/v1/integrations/{integration}/integration-models"
@@ -326,22 +326,22 @@ UPDATE_CASES: dict[str, UpdateCase] = {
         {"workspaces": [{"id": "{workspace_id}", "enabled": True}]},
         "/v1/integrations/{integration}/workspaces",
     ),
-    "/v1/providers/{key}": UpdateCase(NAMED, LOST, "/v1/providers/{provider}?workspace_id={workspace_id}"),
-    "/v1/virtual-keys/{key}": UpdateCase({**NAMED, "key": "another"}, LOST, "/v1/virtual-keys/{virtual_key}"),
-    "/v1/secret-references/{key}": UpdateCase(NAMED, LOST, "/v1/secret-references/{reference}"),
+    "/v1/providers/{key}": UpdateCase(NAMED, LOST_UPDATE, "/v1/providers/{provider}?workspace_id={workspace_id}"),
+    "/v1/virtual-keys/{key}": UpdateCase({**NAMED, "key": "another"}, LOST_UPDATE, "/v1/virtual-keys/{virtual_key}"),
+    "/v1/secret-references/{key}": UpdateCase(NAMED, LOST_UPDATE, "/v1/secret-references/{reference}"),
     f"{PARTNERS}/{{key}}": UpdateCase(
         {"credentials": {"apiKey": "one"}}, {"credentials": {"apiKey": "two"}}, f"{PARTNERS}/{{partner}}"
     ),
     f"{EXPORTS}/{{export_id}}": UpdateCase(
         {**LOG_EXPORT, "description": "one"}, {**LOG_EXPORT, "description": "two"}, f"{EXPORTS}/{{other_export}}"
     ),
-    f"{USAGE_POLICIES}/{{key}}": UpdateCase(NAMED, LOST, f"{USAGE_POLICIES}/{{usage_policy}}"),
-    f"{RATE_POLICIES}/{{key}}": UpdateCase(NAMED, LOST, f"{RATE_POLICIES}/{{rate_policy}}"),
-    f"{GUARDRAILS}/{{key}}": UpdateCase(NAMED, LOST, f"{GUARDRAILS}/{{guardrail}}"),
-    f"{PROMPTS}/{{key}}": UpdateCase(NAMED, LOST, f"{PROMPTS}/{{prompt}}"),
-    f"{PARTIALS}/{{key}}": UpdateCase(NAMED, LOST, f"{PARTIALS}/{{partial}}"),
-    f"{COLLECTIONS}/{{key}}": UpdateCase(NAMED, LOST, f"{COLLECTIONS}/{{collection}}"),
-    f"{LABELS}/{{key}}": UpdateCase(NAMED, LOST, f"{LABELS}/{{label}}"),
+    f"{USAGE_POLICIES}/{{key}}": UpdateCase(NAMED, LOST_UPDATE, f"{USAGE_POLICIES}/{{usage_policy}}"),
+    f"{RATE_POLICIES}/{{key}}": UpdateCase(NAMED, LOST_UPDATE, f"{RATE_POLICIES}/{{rate_policy}}"),
+    f"{GUARDRAILS}/{{key}}": UpdateCase(NAMED, LOST_UPDATE, f"{GUARDRAILS}/{{guardrail}}"),
+    f"{PROMPTS}/{{key}}": UpdateCase(NAMED, LOST_UPDATE, f"{PROMPTS}/{{prompt}}"),
+    f"{PARTIALS}/{{key}}": UpdateCase(NAMED, LOST_UPDATE, f"{PARTIALS}/{{partial}}"),
+    f"{COLLECTIONS}/{{key}}": UpdateCase(NAMED, LOST_UPDATE, f"{COLLECTIONS}/{{collection}}"),
+    f"{LABELS}/{{key}}": UpdateCase(NAMED, LOST_UPDATE, f"{LABELS}/{{label}}"),
     "/v1/batches/{batch_id}": UpdateCase(
         {"internal_output_file_id": "{file}"}, {"internal_output_file_id": "{spare}"}, "/v1/batches/{batch}"
     ),

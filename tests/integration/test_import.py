@@ -118,7 +118,7 @@ def database(postgres: Postgres, provider: Mock) -> str:
 
 
 @pytest.fixture(scope="module")
-def surroundings() -> dict[str, str]:
+def environment_variables() -> dict[str, str]:
     return {"TRUSTED_CUSTOM_HOSTS": "127.0.0.1"}
 
 

@@ -207,17 +207,17 @@ def test_global_access_applies_to_new_workspaces(
 ):
     admin.create("/v1/integrations", {**body, "slug": "everybodys"})
     never = {"workspaces": [{"id": workspace["id"], "enabled": False}]}
-    everywhere = {
+    all_workspaces = {
         "global_workspace_access": {"enabled": True, "rate_limits": [{"type": "tokens", "unit": "rpm", "value": 9}]}
     }
-    expect_ok(admin.put("/v1/integrations/everybodys/workspaces", {**never, **everywhere}))
+    expect_ok(admin.put("/v1/integrations/everybodys/workspaces", {**never, **all_workspaces}))
     fetched = admin.read("/v1/integrations/everybodys")
     assert fetched["global_workspace_access"]["rate_limits"][0]["value"] == 9
     wait_for_status(other_app, "everybodys", 200)
     assert send_chat(app, **{"x-gateway-provider": "@everybodys"}).status in {400, 404}
     fresh = admin.create("/v1/workspaces", {"name": "fresh"})
     wait_for_status(admin.with_new_key(workspace_id=fresh["id"], scopes=["completions.write"]), "everybodys", 200)
-    override = {"override_existing_workspaces_access": True, **everywhere, "workspaces": []}
+    override = {"override_existing_workspaces_access": True, **all_workspaces, "workspaces": []}
     expect_ok(admin.put("/v1/integrations/everybodys/workspaces", override))
     wait_for_status(app, "everybodys", 200)
     expect_ok(admin.put("/v1/integrations/everybodys/workspaces", {"global_workspace_access": {"enabled": False}}))
@@ -406,9 +406,9 @@ def test_workspace_key_manages_only_its_own_integrations(
     fetched = inside.read(f"/v1/integrations/{own['slug']}")
     assert fetched["workspace_id"] == workspace["id"]
     expect_error(inside.put("/v1/integrations/of-inside/workspaces", {"workspaces": []}), 400, "AB01", "one workspace")
-    stranger = admin.with_new_key(workspace_id=other["id"], scopes=verbs)
-    expect_error(stranger.get("/v1/integrations/of-inside"), 404, "AB08")
-    expect_error(stranger.delete("/v1/integrations/of-inside"), 404, "AB08")
+    other_client = admin.with_new_key(workspace_id=other["id"], scopes=verbs)
+    expect_error(other_client.get("/v1/integrations/of-inside"), 404, "AB08")
+    expect_error(other_client.delete("/v1/integrations/of-inside"), 404, "AB08")
 
 
 def test_shared_credential_changes_only_at_its_integration(

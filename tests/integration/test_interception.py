@@ -36,7 +36,7 @@ def entry_mode(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def fresh(entry_mode: str, provider: Mock, tmp_path: Path) -> Iterator[Gateway]:
+def new_gateway(entry_mode: str, provider: Mock, tmp_path: Path) -> Iterator[Gateway]:
     with run_gateway(tmp_path, {"mock": {"host": provider.url}, **METRICS_TABLE}, entry_mode) as gateway:
         yield gateway
 
@@ -82,9 +82,9 @@ def send_every_kind(gateway: Gateway, provider: Mock) -> None:
     assert wait_for_request(provider, ended=True)["outcome"] == "client_closed"
 
 
-def test_requests_enter_through_the_expected_path(fresh: Gateway, provider: Mock, entry_mode: str):
-    send_every_kind(fresh, provider)
-    intercepted, plain = wait_for_counts(fresh, 8)
+def test_requests_enter_through_the_expected_path(new_gateway: Gateway, provider: Mock, entry_mode: str):
+    send_every_kind(new_gateway, provider)
+    intercepted, plain = wait_for_counts(new_gateway, 8)
     if entry_mode == "intercepted":
         assert intercepted >= 8
         # Not a single one: a request that is not intercepted costs 50 % more, and would go unnoticed.
@@ -93,8 +93,8 @@ def test_requests_enter_through_the_expected_path(fresh: Gateway, provider: Mock
         assert (intercepted, plain >= 8) == (0, True)
 
 
-def test_both_entry_paths_write_the_same_records(fresh: Gateway, provider: Mock):
-    send_every_kind(fresh, provider)
+def test_both_entry_paths_write_the_same_records(new_gateway: Gateway, provider: Mock):
+    send_every_kind(new_gateway, provider)
     # In any order, because a record is written after its tokens are counted.
-    received = sorted((record["outcome"], record["response_status_code"]) for record in fresh.records(7))
+    received = sorted((record["outcome"], record["response_status_code"]) for record in new_gateway.records(7))
     assert received == [("aborted", 200), *[("complete", 200)] * 4, ("complete", 429), ("refused", 400)]

@@ -114,16 +114,16 @@ class Disturbances:
 
 
 @contextlib.contextmanager
-def frozen(freeze: Callable[[], None], thaw: Callable[[], None]) -> Iterator[None]:
-    freeze()
+def suspended(suspend: Callable[[], None], resume: Callable[[], None]) -> Iterator[None]:
+    suspend()
     try:
         yield
     finally:
-        thaw()
+        resume()
 
 
 def freeze_program(program: Program) -> contextlib.AbstractContextManager[None]:
-    return frozen(lambda: os.kill(program.pid, signal.SIGSTOP), lambda: os.kill(program.pid, signal.SIGCONT))
+    return suspended(lambda: os.kill(program.pid, signal.SIGSTOP), lambda: os.kill(program.pid, signal.SIGCONT))
 
 
 def start_client(gateway: Gateway, number: int, headers: dict[str, str]) -> subprocess.Popen[str]:
@@ -208,8 +208,8 @@ def test_ledgers_agree_through_kills_and_outages(tmp_path: Path, own_postgres: P
             disturbances = Disturbances(
                 gateway,
                 {
-                    "PostgreSQL": lambda: frozen(own_postgres.freeze, own_postgres.thaw),
-                    "Redis": lambda: frozen(redis.freeze, redis.thaw),
+                    "PostgreSQL": lambda: suspended(own_postgres.suspend, own_postgres.resume),
+                    "Redis": lambda: suspended(redis.suspend, redis.resume),
                     "S3": lambda: freeze_program(moto),
                 },
             )

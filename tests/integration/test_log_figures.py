@@ -179,8 +179,8 @@ class HeavyQueries(BackgroundThread):
 
 
 def test_heavy_queries_hardly_delay_requests(filled: Gateway, key: str):
-    calm = (filled, key, contextlib.nullcontext)
-    rises = measure_p99_rises(calm, (filled, key, lambda: HeavyQueries(filled)))
+    idle_load = (filled, key, contextlib.nullcontext)
+    rises = measure_p99_rises(idle_load, (filled, key, lambda: HeavyQueries(filled)))
     print(f"p99 rises by {rises} ms beside heavy queries")
     assert statistics.median(rises) <= MAX_P99_RISE_MS
 
@@ -220,12 +220,12 @@ def test_hanging_bucket_hardly_delays_requests(
     assert statistics.median(rises) <= MAX_P99_RISE_MS
 
 
-def measure_p99_rises(calm: Loaded, busy: Loaded) -> list[float]:
+def measure_p99_rises(idle_load: Loaded, busy: Loaded) -> list[float]:
     """Returns how much the 99th percentile of the response time rises, in milliseconds, for several rounds."""
     rises: list[float] = []
     for _ in range(ROUNDS):
         times: list[float] = []
-        for gateway, key, disturb in (calm, busy):
+        for gateway, key, disturb in (idle_load, busy):
             with disturb(), run_load("rate", gateway.base_url + CHAT_PATH, **_load(key, 300, 4)) as report:
                 pass
             assert report["errors"] == 0

@@ -45,7 +45,7 @@ def make_record(**fields: Any) -> dict[str, Any]:
         "response_status_code": 200,
         "outcome": "complete",
         "total_units": 3,
-        "body": "kept",
+        "body": "complete",
         **fields,
     }
 
@@ -135,7 +135,10 @@ def test_record_is_visible_with_its_bodies_in_time(tmp_path: Path):
 
 @pytest.mark.slow(37)
 def test_kills_of_the_log_worker_lose_and_double_nothing(tmp_path: Path):
-    tables = {**TABLES, "records": {"rotate_bytes": 60_000, "keep": 1000, "path": str(tmp_path / "records.jsonl")}}
+    tables = {
+        **TABLES,
+        "records": {"rotate_bytes": 60_000, "max_rotated_files": 1000, "path": str(tmp_path / "records.jsonl")},
+    }
     with run_gateway(tmp_path, tables) as gateway:
         writer = SpoolWriter(str(tmp_path / "store" / "spool"), "edge-9", "node-1", segment_bytes=100_000)
         expected: list[str] = []

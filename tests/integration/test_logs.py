@@ -280,9 +280,9 @@ def test_other_workspaces_do_not_see_the_log(admin: Client, key: Client):
     name = send_chat(key).get_header("x-gateway-request-id")
     wait_for_logs(key, trace_id=name)
     other = admin.create("/v1/admin/workspaces", {"name": "Other"})
-    stranger = admin.with_new_key(workspace_id=other["id"], scopes=SCOPES)
-    assert stranger.get(f"/v1/logs/{name}").status == 404
-    assert query_logs(stranger, trace_id=name) == []
+    other_client = admin.with_new_key(workspace_id=other["id"], scopes=SCOPES)
+    assert other_client.get(f"/v1/logs/{name}").status == 404
+    assert query_logs(other_client, trace_id=name) == []
 
 
 def test_no_credential_is_stored(admin: Client, key: Client, config: dict[str, Any]):

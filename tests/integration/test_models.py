@@ -69,10 +69,10 @@ def test_catalogue_lists_the_models_allowed_in_the_workspace(admin: Client, app:
     everything = app.read("/v1/models")
     assert "@o/gpt-4o" in {model["id"] for model in everything["data"]}
     assert everything["total_count"] == len(everything["data"]) > 50
-    stranger = admin.with_new_key(
+    other_client = admin.with_new_key(
         workspace_id=admin.create("/v1/workspaces", {"name": "s"})["id"], scopes=["completions.write"]
     )
-    assert list_model_ids(stranger) == []
+    assert list_model_ids(other_client) == []
 
 
 def test_catalogue_is_filtered_sorted_and_paginated(app: Client):

@@ -225,12 +225,12 @@ def test_rejects_invalid_or_unsatisfiable_if_match(
     admin: Client, workspace: dict[str, Any], header: str, status: int, code: str
 ):
     careful = Client(admin.gateway, admin.key, {"if-match": header})
-    ways: list[Callable[[], Response]] = [
+    requests: list[Callable[[], Response]] = [
         lambda: careful.put(f"/v1/workspaces/{workspace['id']}", {"name": "x"}),
         lambda: careful.post("/v1/workspaces", {"name": "x"}),
     ]
-    for way in ways:
-        expect_error(way(), status, code)
+    for send in requests:
+        expect_error(send(), status, code)
 
 
 # ── error messages ───────────────────────────────────────────────────────────────────────────────────────────────────

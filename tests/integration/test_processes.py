@@ -78,7 +78,7 @@ class RequestLoop(BackgroundThread):
 
 
 @pytest.fixture(params=ENTRY_MODES)
-def fresh(request: pytest.FixtureRequest, provider: Mock, tmp_path: Path) -> Iterator[Gateway]:
+def new_gateway(request: pytest.FixtureRequest, provider: Mock, tmp_path: Path) -> Iterator[Gateway]:
     with run_gateway(tmp_path, config_tables(provider), request.param) as gateway:
         yield gateway
 
@@ -102,19 +102,19 @@ def config_tables(provider: Mock, **server: object) -> dict:
 # ── killed processes ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_every_process_shows_its_task(fresh: Gateway):
-    port = urllib.parse.urlsplit(fresh.base_url).port
+def test_every_process_shows_its_task(new_gateway: Gateway):
+    port = urllib.parse.urlsplit(new_gateway.base_url).port
     expected = {f"penstock: supervisor {port}", "penstock: edge 1", "penstock: control", "penstock: log"}
-    wait_for("the titles", lambda: expected == {title.strip() for title in fresh.pids().values()})
+    wait_for("the titles", lambda: expected == {title.strip() for title in new_gateway.pids().values()})
 
 
-def test_killed_edge_process_restarts_and_port_never_refuses(fresh: Gateway):
-    with ConnectionProbes(fresh) as probes, RequestLoop(fresh) as calls:
+def test_killed_edge_process_restarts_and_port_never_refuses(new_gateway: Gateway):
+    with ConnectionProbes(new_gateway) as probes, RequestLoop(new_gateway) as calls:
         for _ in range(3):
             calls.wait_for_more(20)
-            (edge,) = edge_pids(fresh)
+            (edge,) = edge_pids(new_gateway)
             os.kill(edge, signal.SIGKILL)
-            wait_for("another edge process", lambda dead=edge: edge_pids(fresh) != [dead] or None, 15)
+            wait_for("another edge process", lambda dead=edge: edge_pids(new_gateway) != [dead] or None, 15)
             calls.wait_for_more(20)
     assert not probes.refused, probes.refused[:5]
     assert probes.made > 100
@@ -122,35 +122,35 @@ def test_killed_edge_process_restarts_and_port_never_refuses(fresh: Gateway):
     assert sum(status != 200 for status in calls.statuses) <= 3, calls.statuses
 
 
-def test_killed_edge_process_loses_only_its_open_streams(fresh: Gateway):
+def test_killed_edge_process_loses_only_its_open_streams(new_gateway: Gateway):
     with contextlib.ExitStack() as stack:
-        connections = [stack.enter_context(RawConnection(fresh.base_url)) for _ in range(5)]
+        connections = [stack.enter_context(RawConnection(new_gateway.base_url)) for _ in range(5)]
         for connection in connections:
             connection.send(
                 encode_request("POST", CHAT_PATH, MOCK_HEADERS, chat_body("mock?chunks=5000&chunk_ms=20", stream=True))
             )
         heads = [connection.read_head() for connection in connections]
-        (edge,) = edge_pids(fresh)
+        (edge,) = edge_pids(new_gateway)
         os.kill(edge, signal.SIGKILL)
         responses = [b"".join(connection.iter_body(head)) for connection, head in zip(connections, heads, strict=True)]
     assert {head.end_reason for head in heads} == {"broken"}
     assert all(responses)
-    assert send_raw_request(fresh.base_url, CHAT_PATH, chat_body()).status == 200
+    assert send_raw_request(new_gateway.base_url, CHAT_PATH, chat_body()).status == 200
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it tells the kernel of Linux when to look")
 @pytest.mark.figures
-def test_preemption_ticker_wakes_often_only_under_load(fresh: Gateway):
-    sink = control_pid(fresh)
-    calm = _wakeups_per_second(sink, "penstock-turns", lambda: time.sleep(1))
+def test_preemption_ticker_wakes_often_only_under_load(new_gateway: Gateway):
+    sink = control_pid(new_gateway)
+    idle_wakeups = _wakeups_per_second(sink, "penstock-preempt", lambda: time.sleep(1))
 
     def read_pages() -> None:
         end = time.monotonic() + 1.5
         while time.monotonic() < end:
-            assert send_raw_request(fresh.base_url, "/schema/openapi.json", headers={}).status == 200
+            assert send_raw_request(new_gateway.base_url, "/schema/openapi.json", headers={}).status == 200
 
-    busy = _wakeups_per_second(sink, "penstock-turns", read_pages)
-    assert calm < 150
+    busy = _wakeups_per_second(sink, "penstock-preempt", read_pages)
+    assert idle_wakeups < 150
     assert busy > 300
 
 
@@ -167,33 +167,35 @@ def _wakeups_per_second(process: int, thread: str, meanwhile: Callable[[], None]
     return (count_context_switches() - before) / (time.monotonic() - began)
 
 
-def test_killed_control_process_fails_no_request(fresh: Gateway):
-    before = len(fresh.records(0))
-    with ConnectionProbes(fresh) as probes, RequestLoop(fresh) as calls:
+def test_killed_control_process_fails_no_request(new_gateway: Gateway):
+    before = len(new_gateway.records(0))
+    with ConnectionProbes(new_gateway) as probes, RequestLoop(new_gateway) as calls:
         calls.wait_for_more(20)
-        first = control_pid(fresh)
+        first = control_pid(new_gateway)
         os.kill(first, signal.SIGKILL)
         calls.wait_for_more(50)
-        second = wait_for("another control process", lambda: ((pid := control_pid(fresh)) != first and pid) or None, 15)
+        second = wait_for(
+            "another control process", lambda: ((pid := control_pid(new_gateway)) != first and pid) or None, 15
+        )
         calls.wait_for_more(20)
     assert not probes.refused
     assert set(calls.statuses) == {200}
     assert second != first
     # Includes the records from the time without a control process.
-    records = fresh.records(before + len(calls.statuses), 15)[before:]
+    records = new_gateway.records(before + len(calls.statuses), 15)[before:]
     assert len(records) == len({record["id"] for record in records}) == len(calls.statuses)
 
 
-def test_requests_continue_while_management_returns_503(fresh: Gateway):
-    assert send_raw_request(fresh.base_url, "/v1/health", headers={}).status == 200
-    before = len(fresh.records(0))
-    first = control_pid(fresh)
+def test_requests_continue_while_management_returns_503(new_gateway: Gateway):
+    assert send_raw_request(new_gateway.base_url, "/v1/health", headers={}).status == 200
+    before = len(new_gateway.records(0))
+    first = control_pid(new_gateway)
     os.kill(first, signal.SIGSTOP)
-    unanswered = RawConnection(fresh.base_url)
+    unanswered = RawConnection(new_gateway.base_url)
     try:
         unanswered.send(encode_request("POST", "/v1/health"))
         for _ in range(20):
-            assert send_raw_request(fresh.base_url, CHAT_PATH, chat_body()).status == 200
+            assert send_raw_request(new_gateway.base_url, CHAT_PATH, chat_body()).status == 200
     finally:
         os.kill(first, signal.SIGKILL)
     # The request was sent to the process that died. It is not retried, because it may not be safe to repeat.
@@ -202,22 +204,26 @@ def test_requests_continue_while_management_returns_503(fresh: Gateway):
     assert response.status == 503
     assert response.get_header("retry-after") == "1"
     assert "restarting" in response.json()["error"]["message"]
-    wait_for("management", lambda: send_raw_request(fresh.base_url, "/v1/health", headers={}).status == 200 or None, 10)
-    assert len(fresh.records(before + 20, 15)) == before + 20
+    wait_for(
+        "management", lambda: send_raw_request(new_gateway.base_url, "/v1/health", headers={}).status == 200 or None, 10
+    )
+    assert len(new_gateway.records(before + 20, 15)) == before + 20
 
 
-def test_repeated_control_process_kills_affect_no_other_process(fresh: Gateway):
-    (edge,) = edge_pids(fresh)
-    with RequestLoop(fresh) as calls:
+def test_repeated_control_process_kills_affect_no_other_process(new_gateway: Gateway):
+    (edge,) = edge_pids(new_gateway)
+    with RequestLoop(new_gateway) as calls:
         for _ in range(4):
-            first = control_pid(fresh)
+            first = control_pid(new_gateway)
             os.kill(first, signal.SIGKILL)
             calls.wait_for_more(5)
             wait_for(
-                "another control process", lambda dead=first: ((pid := control_pid(fresh)) != dead and pid) or None, 15
+                "another control process",
+                lambda dead=first: ((pid := control_pid(new_gateway)) != dead and pid) or None,
+                15,
             )
     assert set(calls.statuses) == {200}
-    assert edge_pids(fresh) == [edge]
+    assert edge_pids(new_gateway) == [edge]
 
 
 def test_a_killed_supervisor_leaves_no_process_behind(provider: Mock, tmp_path: Path):
@@ -265,25 +271,25 @@ def test_open_connections_do_not_delay_the_exit(long_draining: Gateway):
         wait_for_exit(long_draining, send_exit_signal(long_draining))
 
 
-def test_running_requests_finish_during_the_drain(fresh: Gateway):
-    with RawConnection(fresh.base_url) as streaming, RawConnection(fresh.base_url) as waiting:
+def test_running_requests_finish_during_the_drain(new_gateway: Gateway):
+    with RawConnection(new_gateway.base_url) as streaming, RawConnection(new_gateway.base_url) as waiting:
         streaming.send(
             encode_request("POST", CHAT_PATH, MOCK_HEADERS, chat_body("mock?chunks=20&chunk_ms=50", stream=True))
         )
         waiting.send(encode_request("POST", CHAT_PATH, MOCK_HEADERS, chat_body("mock?first_ms=800")))
         head = streaming.read_head()
-        began = send_exit_signal(fresh)
+        began = send_exit_signal(new_gateway)
         body = b"".join(streaming.iter_body(head))
         response = waiting.read_response()
-        wait_for_exit(fresh, began)
+        wait_for_exit(new_gateway, began)
     assert (head.end_reason, body.count(b"data: ")) == ("chunk", 23)
     assert (response.status, response.end_reason) == (200, "length")
-    assert sorted(record["outcome"] for record in fresh.records(2)) == ["complete", "complete"]
+    assert sorted(record["outcome"] for record in new_gateway.records(2)) == ["complete", "complete"]
 
 
 @pytest.mark.parametrize("path", [CHAT_PATH, MESSAGES_PATH])
-def test_endless_stream_ends_at_drain_deadline_with_error_event(fresh: Gateway, path: str):
-    with RawConnection(fresh.base_url) as connection, RawConnection(fresh.base_url) as quiet:
+def test_endless_stream_ends_at_drain_deadline_with_error_event(new_gateway: Gateway, path: str):
+    with RawConnection(new_gateway.base_url) as connection, RawConnection(new_gateway.base_url) as quiet:
         connection.send(
             encode_request("POST", path, MOCK_HEADERS, chat_body("mock?chunks=100000&chunk_ms=50", stream=True))
         )
@@ -291,51 +297,51 @@ def test_endless_stream_ends_at_drain_deadline_with_error_event(fresh: Gateway, 
             encode_request("POST", path, MOCK_HEADERS, chat_body("mock?chunks=100000&chunk_ms=60000", stream=True))
         )
         head, quiet_head = connection.read_head(), quiet.read_head()
-        began = send_exit_signal(fresh)
+        began = send_exit_signal(new_gateway)
         bodies = [b"".join(connection.iter_body(head)), b"".join(quiet.iter_body(quiet_head))]
         reported = time.monotonic() - began
-        wait_for_exit(fresh, began)
+        wait_for_exit(new_gateway, began)
     assert reported > DRAIN_SECONDS - 0.2
     assert (head.end_reason, quiet_head.end_reason) == ("chunk", "chunk")
     for body in bodies:
         last = body.rstrip(b"\n").rsplit(b"\n\n", 1)[-1]
         assert "shutting down" in json.loads(last.rpartition(b"data: ")[2])["error"]["message"]
-    records = fresh.records(2)
+    records = new_gateway.records(2)
     assert [(record["outcome"], record["error"]) for record in records] == [("cut", "draining")] * 2
 
 
-def test_unanswered_request_is_rejected_at_the_drain_deadline(fresh: Gateway):
-    with RawConnection(fresh.base_url) as connection:
+def test_unanswered_request_is_rejected_at_the_drain_deadline(new_gateway: Gateway):
+    with RawConnection(new_gateway.base_url) as connection:
         connection.send(encode_request("POST", CHAT_PATH, MOCK_HEADERS, chat_body("mock?fault=silence")))
-        began = send_exit_signal(fresh)
+        began = send_exit_signal(new_gateway)
         response = connection.read_response()
-        wait_for_exit(fresh, began)
+        wait_for_exit(new_gateway, began)
     assert (response.status, response.json()["error"]["code"]) == (503, "draining")
-    assert [record["outcome"] for record in fresh.records(1)] == ["refused"]
+    assert [record["outcome"] for record in new_gateway.records(1)] == ["refused"]
 
 
-def test_stalled_reader_does_not_delay_the_exit(fresh: Gateway):
-    with RawConnection(fresh.base_url, receive_buffer=4096) as connection:
+def test_stalled_reader_does_not_delay_the_exit(new_gateway: Gateway):
+    with RawConnection(new_gateway.base_url, receive_buffer=4096) as connection:
         connection.send(
             encode_request(
                 "POST", CHAT_PATH, MOCK_HEADERS, chat_body("mock?chunks=100000&chunk_bytes=4096", stream=True)
             )
         )
         head = connection.read_head()
-        wait_for_exit(fresh, send_exit_signal(fresh))
+        wait_for_exit(new_gateway, send_exit_signal(new_gateway))
         assert b"[DONE]" not in b"".join(connection.iter_body(head))
-    (record,) = fresh.records(1)
+    (record,) = new_gateway.records(1)
     assert record["outcome"] in {"aborted", "cut"}
 
 
-def test_stalled_upload_does_not_delay_the_exit(fresh: Gateway):
+def test_stalled_upload_does_not_delay_the_exit(new_gateway: Gateway):
     upload = {**MOCK_HEADERS, "content-type": "text/plain", "content-length": "9000000"}
-    with RawConnection(fresh.base_url) as connection:
+    with RawConnection(new_gateway.base_url) as connection:
         connection.send(encode_request("POST", "/v1/files", upload, b"only the start"))
-        send_raw_request(fresh.base_url, CHAT_PATH, chat_body())
-        wait_for_exit(fresh, send_exit_signal(fresh))
+        send_raw_request(new_gateway.base_url, CHAT_PATH, chat_body())
+        wait_for_exit(new_gateway, send_exit_signal(new_gateway))
         assert connection.read_response().status in {0, 503}
-    assert len(fresh.records(2)) == 2
+    assert len(new_gateway.records(2)) == 2
 
 
 def test_is_not_ready_during_the_drain(provider: Mock, tmp_path: Path):
@@ -358,30 +364,30 @@ def test_is_not_ready_during_the_drain(provider: Mock, tmp_path: Path):
         assert wait_for_exit(gateway, began) >= 1.0
 
 
-def test_last_records_are_written_at_shutdown(fresh: Gateway):
+def test_last_records_are_written_at_shutdown(new_gateway: Gateway):
     for number in range(200):
-        send_raw_request(fresh.base_url, CHAT_PATH, chat_body(f"mock-{number}"))
-    wait_for_exit(fresh, send_exit_signal(fresh))
-    assert [record["ai_model"] for record in fresh.records(0)] == [f"mock-{number}" for number in range(200)]
+        send_raw_request(new_gateway.base_url, CHAT_PATH, chat_body(f"mock-{number}"))
+    wait_for_exit(new_gateway, send_exit_signal(new_gateway))
+    assert [record["ai_model"] for record in new_gateway.records(0)] == [f"mock-{number}" for number in range(200)]
 
 
-def test_records_in_transit_at_shutdown_are_written_once(fresh: Gateway):
+def test_records_in_transit_at_shutdown_are_written_once(new_gateway: Gateway):
     """The shutdown begins while one batch of records has been sent but not yet received, and more records wait behind
     it.
     """
-    before = len(fresh.records(0))
-    sink = control_pid(fresh)
+    before = len(new_gateway.records(0))
+    sink = control_pid(new_gateway)
     os.kill(sink, signal.SIGSTOP)
     try:
         for number in range(40):
-            send_raw_request(fresh.base_url, CHAT_PATH, chat_body(f"mock-{number}"))
+            send_raw_request(new_gateway.base_url, CHAT_PATH, chat_body(f"mock-{number}"))
             time.sleep(0.01)
-        began = send_exit_signal(fresh)
+        began = send_exit_signal(new_gateway)
         time.sleep(0.3)
     finally:
         os.kill(sink, signal.SIGCONT)
-    wait_for_exit(fresh, began)
-    models = [record["ai_model"] for record in fresh.records(0)[before:]]
+    wait_for_exit(new_gateway, began)
+    models = [record["ai_model"] for record in new_gateway.records(0)[before:]]
     assert sorted(models) == sorted(f"mock-{number}" for number in range(40))
 
 

@@ -74,7 +74,7 @@ TEMPLATE: dict[str, Any] = {
 SCOPES = ["completions.write"] + [
     f"prompts.{verb}" for verb in ("create", "read", "update", "delete", "list", "publish", "render")
 ]
-NOBODY = str(uuid.UUID(int=7))
+UNKNOWN_ID = str(uuid.UUID(int=7))
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +93,7 @@ def team(admin: Client) -> Client:
 
 
 @pytest.fixture(scope="module")
-def stranger(admin: Client, team: Client) -> Client:
+def other_client(admin: Client, team: Client) -> Client:
     """Returns a client with a key of the same workspace that may do nothing with prompts."""
     workspace = team.read("/v1/labels?page_size=1")["data"][0]["workspace_id"]
     return admin.with_new_key(workspace_id=workspace, scopes=["logs.list"])
@@ -309,7 +309,7 @@ def management_routes() -> list[tuple[str, str, Any]]:
         ("POST", "/v1/prompts", {**TEMPLATE, "name": "x"}),
         *((method, "/v1/prompts/{key}", {"name": "x"}) for method in ("GET", "PUT", "DELETE")),
         ("GET", "/v1/prompts/{key}/versions", None),
-        *((method, "/v1/prompts/{key}/versions/" + NOBODY, {"label_id": None}) for method in ("GET", "PUT")),
+        *((method, "/v1/prompts/{key}/versions/" + UNKNOWN_ID, {"label_id": None}) for method in ("GET", "PUT")),
         ("PUT", "/v1/prompts/{key}/makeDefault", {"version": 1}),
         *((method, "/v2/prompts/{key}/share", None) for method in ("POST", "PUT", "DELETE")),
         *((method, "/v2/prompts/{key}/unshare", None) for method in ("POST", "PUT", "DELETE")),
@@ -330,12 +330,12 @@ def management_routes() -> list[tuple[str, str, Any]]:
 
 @pytest.mark.parametrize(("method", "path", "body"), management_routes())
 def test_route_reports_unknown_callers_objects_and_fields(
-    stranger: Client, team: Client, method: str, path: str, body: Any
+    other_client: Client, team: Client, method: str, path: str, body: Any
 ):
     sent = None if method in {"GET", "DELETE"} else body
-    request_path = path.replace("{key}", NOBODY)
+    request_path = path.replace("{key}", UNKNOWN_ID)
     expect_error(Client(team.gateway, "no-such-key").send(method, request_path, sent), 401, "AB05")
-    expect_error(stranger.send(method, request_path, sent), 403, "AB03")
+    expect_error(other_client.send(method, request_path, sent), 403, "AB03")
     if "{key}" in path:
         expect_error(team.send(method, request_path, sent), 404, "AB08")
     if sent is not None and "{key}" not in path:

@@ -231,7 +231,7 @@ def test_untranslatable_lines_fail_before_submission(
     batch = wait_until_ended(ai, create_batch(ai, to_jsonl(*wrong), COMPLETION_WINDOW).id)
     actual = [(error.code, error.line) for error in batch.errors.data]
     assert (batch.status, actual) == ("failed", [("untranslatable", 1), ("invalid_model", 2)])
-    assert stub_provider.asked == []
+    assert stub_provider.received_requests == []
 
 
 def test_disabled_model_is_rejected_in_a_batch_line(
@@ -246,7 +246,7 @@ def test_disabled_model_is_rejected_in_a_batch_line(
         ai, create_batch(ai, to_jsonl(batch_line(1), batch_line(2, model="gpt-secret")), COMPLETION_WINDOW).id
     )
     assert [(error.code, error.line) for error in batch.errors.data] == [("model_not_allowed", 2)]
-    assert stub_provider.asked == []
+    assert stub_provider.received_requests == []
 
 
 def test_model_allowlist_applies_to_files_and_batches(
@@ -270,13 +270,13 @@ def test_model_allowlist_applies_to_files_and_batches(
     with stub_provider.lock:
         stub_provider.files.clear()
         stub_provider.files["file-in"] = wrong
-        stub_provider.asked.clear()
+        stub_provider.received_requests.clear()
     body: dict[str, Any] = {"endpoint": CHAT_PATH, "completion_window": COMPLETION_WINDOW}
     with pytest.raises(openai.PermissionDeniedError) as refusal:
         ai.batches.create(input_file_id="file-in", **body)
     assert refusal.value.code == "model_not_allowed"
-    assert stub_provider.asked == [("GET", "/files/file-in/content")]
-    stub_provider.asked.clear()
+    assert stub_provider.received_requests == [("GET", "/files/file-in/content")]
+    stub_provider.received_requests.clear()
     with pytest.raises(openai.PermissionDeniedError):
         ai.fine_tuning.jobs.create(model="gpt-other", training_file="file-in")
     # These requests name no model, and the gateway cannot know which model the provider would choose.
@@ -288,7 +288,7 @@ def test_model_allowlist_applies_to_files_and_batches(
     ):
         response = itself.post(path, request)
         assert (response.status, response.json()["error"]["code"]) == (403, "model_not_allowed"), path
-    assert stub_provider.asked == []
+    assert stub_provider.received_requests == []
     file = ai.files.create(file=("lines.jsonl", to_jsonl(batch_line(1), batch_line(2))), purpose="batch")
     assert ai.batches.create(input_file_id=file.id, **body).id == "b-1"
     # Batches that the gateway itself manages are accepted too.
@@ -423,7 +423,7 @@ def test_guardrails_and_overrides_keep_lines_from_the_provider(
     (error,) = batch.errors.data
     assert (batch.status, error.code) == ("failed", "guardrail_denied")
     assert "'immediate'" in error.message
-    assert stub_provider.asked == []
+    assert stub_provider.received_requests == []
 
 
 def test_guardrails_that_only_observe_do_not_stop_a_provider_batch(

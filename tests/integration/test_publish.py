@@ -73,14 +73,14 @@ class ManagementPlane:
         self.published = SnapshotChannel(Snapshot())
         self.published.stored = before
         # The application has a publisher too, which saves its snapshots; this publisher saves to another folder.
-        aside = msgspec.structs.replace(settings, file=f"{tempfile.mkdtemp(dir='.')}/penstock.toml")
-        self.kept = SavedSnapshot(aside, key)
+        separate_settings = msgspec.structs.replace(settings, file=f"{tempfile.mkdtemp(dir='.')}/penstock.toml")
+        self.kept = SavedSnapshot(separate_settings, key)
         self._publisher = SnapshotPublisher(settings, self.published, self._database, *self._parts, self.kept, None)
-        self.asked: list[str] = []
+        self.executed_statements: list[str] = []
         event.listen(self._database._engine.sync_engine, "before_cursor_execute", self._record_statement)
 
     def _record_statement(self, _connection: object, _cursor: object, statement: str, *_rest: object) -> None:
-        self.asked.append(statement)
+        self.executed_statements.append(statement)
 
     async def send_request(self, method: str, path: str, body: object = None) -> Any:
         fields = {"x-gateway-api-key": ADMIN_KEY, "content-type": "application/json"}
@@ -92,12 +92,12 @@ class ManagementPlane:
 
     async def publish(self) -> list[str]:
         """Publishes, and returns the names of the large tables that were queried for it."""
-        self.asked.clear()
+        self.executed_statements.clear()
         await self._publisher.publish_changes()
         return [
             table
             for table, source in LARGE_TABLES.items()
-            if any(f"FROM {source}" in request for request in self.asked)
+            if any(f"FROM {source}" in request for request in self.executed_statements)
         ]
 
     async def gather_all(self) -> StoreData:
@@ -115,7 +115,7 @@ def snapshot_rows(stored: StoreData) -> dict[str, list[Any]]:
     tables = {
         name: json.loads(b"[%s]" % getattr(stored, name)) for name in ("providers", "models", "workspaces", "departed")
     }
-    parts = [json.loads(chunk.data) for chunk in stored.pieces.values()]
+    parts = [json.loads(chunk.data) for chunk in stored.chunks.values()]
     tables |= {name: [row for part in parts for row in part.get(name, [])] for name in ("keys", "configs")}
     return {name: sorted(listed, key=json.dumps) for name, listed in tables.items()}
 
@@ -124,8 +124,10 @@ def test_dead_worker_delays_one_response_but_not_its_retry(settings: Settings):
     """A retry with the same Idempotency-Key gets the response while the first request is still held back."""
     # Long enough for the other steps on a busy machine with a slow disk. A publisher whose database does not respond
     # delays no request.
-    patient = msgspec.structs.replace(settings.store, publish_wait_ms=6000, acquire_ms=10_000, statement_ms=20_000)
-    settings = msgspec.structs.replace(settings, store=patient)
+    with_long_timeouts = msgspec.structs.replace(
+        settings.store, publish_wait_ms=6000, acquire_ms=10_000, statement_ms=20_000
+    )
+    settings = msgspec.structs.replace(settings, store=with_long_timeouts)
     published = SnapshotChannel(Snapshot())
     fields = {"x-gateway-api-key": ADMIN_KEY, "content-type": "application/json"}
 
@@ -234,8 +236,8 @@ class RandomWriter:
         workspace = await self._plane.send_request("POST", "/v1/workspaces", {"name": f"w{self._number}"})
         key = {"name": "k", "scopes": ["completions.write"], "workspace_id": workspace["id"]}
         await self._plane.send_request("POST", "/v1/api-keys/workspace/service", key)
-        farewell = {"name": workspace["name"], "force_delete": True}
-        await self._plane.send_request("DELETE", f"/v1/workspaces/{workspace['id']}", farewell)
+        archive_request = {"name": workspace["name"], "force_delete": True}
+        await self._plane.send_request("DELETE", f"/v1/workspaces/{workspace['id']}", archive_request)
 
 
 def test_published_snapshot_equals_the_database_after_any_write(settings: Settings):
@@ -270,12 +272,12 @@ def test_invalid_row_is_left_out_and_logged(settings: Settings, caplog: pytest.L
             (workspace, *_) = (await plane.send_request("GET", "/v1/workspaces"))["data"]
             inside = {"workspace_id": workspace["id"], "provider": "openai", "key": "sk-01234567"}
             query, text = {"custom_host": "https://a.example/?query"}, {"deploymentConfig": "none"}
-            for spoilt, target_workspace in ((query, "custom_host"), (text, "configurations")):
+            for broken, target_workspace in ((query, "custom_host"), (text, "configurations")):
                 bad = await plane.send_request("POST", "/v1/virtual-keys", {**inside, "name": "bad"})
                 async with plane._database.write_transaction() as connection:
                     newest = select(integrations.c.id).order_by(integrations.c.id.desc()).limit(1).scalar_subquery()
                     change = update(integrations).where(integrations.c.id == newest)
-                    await connection.execute(change.values(configurations=spoilt))
+                    await connection.execute(change.values(configurations=broken))
                 caplog.clear()
                 good = await plane.send_request("POST", "/v1/virtual-keys", {**inside, "name": "good"})
                 await plane.publish()
@@ -301,8 +303,8 @@ def test_invalid_row_is_left_out_and_logged(settings: Settings, caplog: pytest.L
                 wrong = update(configs).where(configs.c.slug == saved[0]["slug"])
                 await connection.execute(wrong.values(config='{"provider":1}'))
                 text = msgspec.json.encode(deep).decode()
-                spoilt = sql("UPDATE api_keys SET defaults = :text WHERE id = :id")
-                await connection.execute(spoilt, {"text": text, "id": key["id"]})
+                broken = sql("UPDATE api_keys SET defaults = :text WHERE id = :id")
+                await connection.execute(broken, {"text": text, "id": key["id"]})
             caplog.clear()
             # Queries everything, as at startup.
             stored = await plane.gather_all()
@@ -336,13 +338,13 @@ def test_undecryptable_credential_leaves_out_only_its_dependents(settings: Setti
                 for body in bodies
             ]
             async with plane._database.write_transaction() as connection:
-                spoilt = {"sealed_key": "00000000-0000-7000-8000-000000000000.AAAA"}
-                await connection.execute(update(integrations).where(integrations.c.slug == slugs[2]).values(spoilt))
+                broken = {"sealed_key": "00000000-0000-7000-8000-000000000000.AAAA"}
+                await connection.execute(update(integrations).where(integrations.c.slug == slugs[2]).values(broken))
                 owner = select(integrations.c.id).where(integrations.c.slug == slugs[1]).scalar_subquery()
                 change = update(integration_models).where(integration_models.c.integration_id == owner)
                 await connection.execute(change.values(sealed_configurations="not.base64!"))
                 await connection.execute(
-                    update(configs).where(configs.c.sealed.is_not(None)).values(sealed=spoilt["sealed_key"])
+                    update(configs).where(configs.c.sealed.is_not(None)).values(sealed=broken["sealed_key"])
                 )
             caplog.clear()
             reported = snapshot_rows(await plane.gather_all())
@@ -398,7 +400,9 @@ def test_only_the_changed_part_of_a_large_table_is_queried(settings: Settings):
             assert await plane.publish() == ["configs"]
             # Configs with credentials are queried separately from the others.
             request_count = [
-                request_count.partition("WHERE")[2] for request_count in plane.asked if "FROM configs" in request_count
+                request_count.partition("WHERE")[2]
+                for request_count in plane.executed_statements
+                if "FROM configs" in request_count
             ]
             assert len(request_count) == 2
             assert all("substr" in conditions for conditions in request_count)
@@ -440,7 +444,7 @@ def test_restart_from_saved_snapshot_reads_changes_then_all_rows(settings: Setti
             monkeypatch.setattr("penstock.snapshot.publisher.FULL_READ_DELAY_SECONDS", 3600)
             second = ManagementPlane(app, settings, remaining)
             assert await second.publish() == ["configs"]
-            assert all("substr" in requested for requested in second.asked if "FROM configs" in requested)
+            assert all("substr" in requested for requested in second.executed_statements if "FROM configs" in requested)
             reported = snapshot_rows(second.published.stored)
             assert [row["slug"] for row in reported["configs"]] == [created["slug"]]
             assert reported == snapshot_rows(await second.gather_all())
@@ -475,7 +479,7 @@ def test_snapshot_is_saved_before_it_is_published(settings: Settings, monkeypatc
 
         def check_and_publish(snapshot: Snapshot) -> None:
             remaining = plane.kept.load()
-            actual.append(remaining is not None and remaining.pieces == plane.published.stored.pieces)
+            actual.append(remaining is not None and remaining.chunks == plane.published.stored.chunks)
             publish(snapshot)
 
         monkeypatch.setattr(plane.published, "publish", check_and_publish)

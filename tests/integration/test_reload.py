@@ -29,7 +29,7 @@ REJECTED_MESSAGE = "the old snapshot stays"
 
 
 @pytest.fixture
-def fresh(provider: Mock, tmp_path: Path) -> Iterator[Gateway]:
+def new_gateway(provider: Mock, tmp_path: Path) -> Iterator[Gateway]:
     with run_gateway(tmp_path, {"mock": {"host": provider.url}, "keys": [KEPT_KEY]}) as gateway:
         edge_pids(gateway)
         yield gateway
@@ -53,49 +53,51 @@ def count_in_output(gateway: Gateway, words: str) -> int:
     return gateway.program.read_output().count(words)
 
 
-def test_key_changes_take_effect(fresh: Gateway):
-    assert request_status(fresh, OTHER_KEY) == 401
-    fresh.configure({"keys": [KEPT_KEY, OTHER_KEY]})
-    wait_for_status(fresh, OTHER_KEY, 200)
-    fresh.configure({"keys": [KEPT_KEY]})
-    wait_for_status(fresh, OTHER_KEY, 401)
-    assert request_status(fresh, KEPT_KEY) == 200
+def test_key_changes_take_effect(new_gateway: Gateway):
+    assert request_status(new_gateway, OTHER_KEY) == 401
+    new_gateway.configure({"keys": [KEPT_KEY, OTHER_KEY]})
+    wait_for_status(new_gateway, OTHER_KEY, 200)
+    new_gateway.configure({"keys": [KEPT_KEY]})
+    wait_for_status(new_gateway, OTHER_KEY, 401)
+    assert request_status(new_gateway, KEPT_KEY) == 200
 
 
 @pytest.mark.figures
-def test_key_changes_take_effect_within_a_second(fresh: Gateway):
-    assert request_status(fresh, OTHER_KEY) == 401
+def test_key_changes_take_effect_within_a_second(new_gateway: Gateway):
+    assert request_status(new_gateway, OTHER_KEY) == 401
     took = []
     for _ in range(3):
-        fresh.configure({"keys": [KEPT_KEY, OTHER_KEY]})
-        took.append(wait_for_status(fresh, OTHER_KEY, 200))
-        fresh.configure({"keys": [KEPT_KEY]})
-        took.append(wait_for_status(fresh, OTHER_KEY, 401))
+        new_gateway.configure({"keys": [KEPT_KEY, OTHER_KEY]})
+        took.append(wait_for_status(new_gateway, OTHER_KEY, 200))
+        new_gateway.configure({"keys": [KEPT_KEY]})
+        took.append(wait_for_status(new_gateway, OTHER_KEY, 401))
     assert sorted(took)[len(took) // 2] < PROMISED_SECONDS, took
 
 
-def test_file_changes_fail_no_request(fresh: Gateway):
+def test_file_changes_fail_no_request(new_gateway: Gateway):
     headers = {"x-gateway-provider": "mock", "x-gateway-api-key": KEPT_KEY["key"]}
-    with run_load("rate", fresh.base_url + CHAT_PATH, rate=300, connections=16, seconds=5, headers=headers) as report:
+    with run_load(
+        "rate", new_gateway.base_url + CHAT_PATH, rate=300, connections=16, seconds=5, headers=headers
+    ) as report:
         for number in range(12):
             more = [{"name": f"more-{index}", "key": f"pk-more-{number}-{index}"} for index in range(200)]
-            fresh.configure({"keys": [KEPT_KEY, *more]})
+            new_gateway.configure({"keys": [KEPT_KEY, *more]})
             time.sleep(0.35)
     assert report["errors"] == 0, report
     assert report["requests"] >= 1400
     # Not one snapshot for each change: two changes between two checks are published together.
-    assert count_in_output(fresh, "published snapshot") >= 5
+    assert count_in_output(new_gateway, "published snapshot") >= 5
 
 
-def test_open_stream_outlives_its_revoked_key(fresh: Gateway):
+def test_open_stream_outlives_its_revoked_key(new_gateway: Gateway):
     headers = {"x-gateway-provider": "mock", "x-gateway-api-key": OTHER_KEY["key"]}
-    fresh.configure({"keys": [KEPT_KEY, OTHER_KEY]})
-    wait_for_status(fresh, OTHER_KEY, 200)
+    new_gateway.configure({"keys": [KEPT_KEY, OTHER_KEY]})
+    wait_for_status(new_gateway, OTHER_KEY, 200)
     options = {"streams": 5, "seconds": 3, "rounds": 1, "model": "mock?chunks=60&chunk_ms=25", "expect_chunks": 63}
-    with run_load("stream", fresh.base_url + CHAT_PATH, headers=headers, **options) as report:
+    with run_load("stream", new_gateway.base_url + CHAT_PATH, headers=headers, **options) as report:
         time.sleep(0.3)
-        fresh.configure({"keys": [KEPT_KEY]})
-        wait_for_status(fresh, OTHER_KEY, 401)
+        new_gateway.configure({"keys": [KEPT_KEY]})
+        wait_for_status(new_gateway, OTHER_KEY, 401)
     assert (report["errors"], report["incomplete"], report["streams"]) == (0, 0, 5), report
 
 
@@ -112,63 +114,65 @@ def test_open_stream_outlives_its_revoked_key(fresh: Gateway):
         ("keys = 1", "keys: must be a list of tables"),
     ],
 )
-def test_invalid_file_is_rejected_as_a_whole_and_logged_once(fresh: Gateway, broken: str, words: str):
-    good = fresh.config_file.read_text()
+def test_invalid_file_is_rejected_as_a_whole_and_logged_once(new_gateway: Gateway, broken: str, words: str):
+    good = new_gateway.config_file.read_text()
     extra = "" if broken.startswith("keys") else f'keys = [{{name = "new", key = "{OTHER_KEY["key"]}"}}]\n'
-    fresh.config_file.write_text(extra + broken)
-    wait_for("its problems", lambda: count_in_output(fresh, REJECTED_MESSAGE) or None)
-    assert words in fresh.program.read_output()
+    new_gateway.config_file.write_text(extra + broken)
+    wait_for("its problems", lambda: count_in_output(new_gateway, REJECTED_MESSAGE) or None)
+    assert words in new_gateway.program.read_output()
     # After several more checks it is still logged once, and the new key in the same file has no effect.
     time.sleep(0.7)
-    assert (count_in_output(fresh, REJECTED_MESSAGE), count_in_output(fresh, words)) == (1, 1)
-    assert (request_status(fresh, KEPT_KEY), request_status(fresh, OTHER_KEY)) == (200, 401)
-    fresh.config_file.write_text(good.replace(KEPT_KEY["key"], OTHER_KEY["key"]))
-    wait_for_status(fresh, OTHER_KEY, 200)
-    assert request_status(fresh, KEPT_KEY) == 401
+    assert (count_in_output(new_gateway, REJECTED_MESSAGE), count_in_output(new_gateway, words)) == (1, 1)
+    assert (request_status(new_gateway, KEPT_KEY), request_status(new_gateway, OTHER_KEY)) == (200, 401)
+    new_gateway.config_file.write_text(good.replace(KEPT_KEY["key"], OTHER_KEY["key"]))
+    wait_for_status(new_gateway, OTHER_KEY, 200)
+    assert request_status(new_gateway, KEPT_KEY) == 401
 
 
-def test_missing_file_changes_nothing(fresh: Gateway):
-    fresh.config_file.rename(fresh.folder / "away.toml")
+def test_missing_file_changes_nothing(new_gateway: Gateway):
+    new_gateway.config_file.rename(new_gateway.folder / "away.toml")
     time.sleep(0.7)
-    assert request_status(fresh, KEPT_KEY) == 200
-    fresh.configure({"keys": [KEPT_KEY, OTHER_KEY]})
-    wait_for_status(fresh, OTHER_KEY, 200)
+    assert request_status(new_gateway, KEPT_KEY) == 200
+    new_gateway.configure({"keys": [KEPT_KEY, OTHER_KEY]})
+    wait_for_status(new_gateway, OTHER_KEY, 200)
 
 
-def test_slowly_written_file_is_applied_once_complete(fresh: Gateway):
-    text = fresh.config_file.read_text()
-    with fresh.config_file.open("w") as file:
+def test_slowly_written_file_is_applied_once_complete(new_gateway: Gateway):
+    text = new_gateway.config_file.read_text()
+    with new_gateway.config_file.open("w") as file:
         for line in (text + 'configs = [{slug = "late", config = {provider = "mock"}}]\n').splitlines(keepends=True):
             file.write(line)
             file.flush()
-            assert request_status(fresh, KEPT_KEY) == 200
-    wait_for("the config", lambda: request_status(fresh, KEPT_KEY, **{"x-gateway-config": "late"}) == 200 or None)
+            assert request_status(new_gateway, KEPT_KEY) == 200
+    wait_for("the config", lambda: request_status(new_gateway, KEPT_KEY, **{"x-gateway-config": "late"}) == 200 or None)
 
 
-def test_sighup_reloads_the_file(fresh: Gateway):
+def test_sighup_reloads_the_file(new_gateway: Gateway):
     # Size and modification time of the file stay the same.
-    before = fresh.config_file.stat()
-    fresh.config_file.write_text(fresh.config_file.read_text().replace(KEPT_KEY["key"], "pk-sept-0123456789"))
-    os.utime(fresh.config_file, ns=(before.st_atime_ns, before.st_mtime_ns))
-    fresh.program.process.send_signal(signal.SIGHUP)
-    wait_for_status(fresh, {"name": "sept", "key": "pk-sept-0123456789"}, 200)
-    assert fresh.program.process.poll() is None
+    before = new_gateway.config_file.stat()
+    new_gateway.config_file.write_text(
+        new_gateway.config_file.read_text().replace(KEPT_KEY["key"], "pk-sept-0123456789")
+    )
+    os.utime(new_gateway.config_file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    new_gateway.program.process.send_signal(signal.SIGHUP)
+    wait_for_status(new_gateway, {"name": "sept", "key": "pk-sept-0123456789"}, 200)
+    assert new_gateway.program.process.poll() is None
 
 
-def test_restarted_control_process_applies_missed_changes(fresh: Gateway):
-    first = control_pid(fresh)
+def test_restarted_control_process_applies_missed_changes(new_gateway: Gateway):
+    first = control_pid(new_gateway)
     os.kill(first, signal.SIGSTOP)
-    fresh.configure({"keys": [OTHER_KEY]})
-    assert request_status(fresh, KEPT_KEY) == 200
+    new_gateway.configure({"keys": [OTHER_KEY]})
+    assert request_status(new_gateway, KEPT_KEY) == 200
     os.kill(first, signal.SIGKILL)
-    wait_for("the new key", lambda: request_status(fresh, OTHER_KEY) == 200 or None, 10)
-    wait_for("the old key gone", lambda: request_status(fresh, KEPT_KEY) == 401 or None, 10)
+    wait_for("the new key", lambda: request_status(new_gateway, OTHER_KEY) == 200 or None, 10)
+    wait_for("the old key gone", lambda: request_status(new_gateway, KEPT_KEY) == 401 or None, 10)
 
 
-def test_restarted_edge_process_has_the_current_keys(fresh: Gateway):
-    fresh.configure({"keys": [OTHER_KEY]})
-    wait_for_status(fresh, OTHER_KEY, 200)
-    (edge,) = edge_pids(fresh)
+def test_restarted_edge_process_has_the_current_keys(new_gateway: Gateway):
+    new_gateway.configure({"keys": [OTHER_KEY]})
+    wait_for_status(new_gateway, OTHER_KEY, 200)
+    (edge,) = edge_pids(new_gateway)
     os.kill(edge, signal.SIGKILL)
-    wait_for("another edge process", lambda: edge_pids(fresh) != [edge] or None, 15)
-    assert (request_status(fresh, OTHER_KEY), request_status(fresh, KEPT_KEY)) == (200, 401)
+    wait_for("another edge process", lambda: edge_pids(new_gateway) != [edge] or None, 15)
+    assert (request_status(new_gateway, OTHER_KEY), request_status(new_gateway, KEPT_KEY)) == (200, 401)

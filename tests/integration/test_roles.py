@@ -57,22 +57,22 @@ class WorkspaceWithRoles:
 
 
 @pytest.fixture
-def scene(admin: Client) -> WorkspaceWithRoles:
+def scenario(admin: Client) -> WorkspaceWithRoles:
     return WorkspaceWithRoles(admin)
 
 
-def test_revoked_manager_right_affects_no_other_role(scene: WorkspaceWithRoles):
-    manager, leader = scene.people["manager"], scene.people["admin"]
-    slug = expect_ok(scene.create_as(manager, "/v1/configs", CONFIG))["slug"]
-    scene.set_security_settings(managersWriteConfigs=False)
+def test_revoked_manager_right_affects_no_other_role(scenario: WorkspaceWithRoles):
+    manager, leader = scenario.people["manager"], scenario.people["admin"]
+    slug = expect_ok(scenario.create_as(manager, "/v1/configs", CONFIG))["slug"]
+    scenario.set_security_settings(managersWriteConfigs=False)
     # Takes effect at once on the node that served the change.
-    expect_error(scene.create_as(manager, "/v1/configs", CONFIG), 403, "AB03", "configs.create")
+    expect_error(scenario.create_as(manager, "/v1/configs", CONFIG), 403, "AB03", "configs.create")
     expect_error(manager.put(f"/v1/configs/{slug}", {"name": "d"}), 403, "AB03", "configs.update")
     expect_error(manager.delete(f"/v1/configs/{slug}"), 403, "AB03", "configs.delete")
     assert manager.read(f"/v1/configs/{slug}")["name"] == "c"
-    expect_ok(scene.create_as(manager, "/v1/virtual-keys", VIRTUAL_KEY))
+    expect_ok(scenario.create_as(manager, "/v1/virtual-keys", VIRTUAL_KEY))
     expect_ok(leader.put(f"/v1/configs/{slug}", {"name": "d"}))
-    scene.set_security_settings(managersWriteConfigs=True)
+    scenario.set_security_settings(managersWriteConfigs=True)
     expect_ok(manager.put(f"/v1/configs/{slug}", {"name": "e"}))
 
 
@@ -85,21 +85,21 @@ def test_revoked_manager_right_affects_no_other_role(scene: WorkspaceWithRoles):
     ],
 )
 def test_granted_member_right_covers_only_its_resource(
-    scene: WorkspaceWithRoles, flag: str, path: str, body: dict[str, Any]
+    scenario: WorkspaceWithRoles, flag: str, path: str, body: dict[str, Any]
 ):
-    member = scene.people["member"]
+    member = scenario.people["member"]
     everything = {"/v1/configs": CONFIG, "/v1/virtual-keys": VIRTUAL_KEY, "/v1/api-keys/workspace/service": KEY}
-    expect_error(scene.create_as(member, path, body), 403, "AB03")
-    scene.set_security_settings(**{flag: True})
-    created = expect_ok(scene.create_as(member, path, body))
+    expect_error(scenario.create_as(member, path, body), 403, "AB03")
+    scenario.set_security_settings(**{flag: True})
+    created = expect_ok(scenario.create_as(member, path, body))
     above = path.removesuffix("/workspace/service")
-    expect_ok(member.delete(f"{above}/{created['id']}?workspace_id={scene.id}"))
+    expect_ok(member.delete(f"{above}/{created['id']}?workspace_id={scenario.id}"))
     for other in everything.keys() - {path}:
-        expect_error(scene.create_as(member, other, everything[other]), 403, "AB03")
-    expect_error(scene.create_as(member, "/v1/integrations", INTEGRATION), 403, "AB03")
-    expect_error(member.put(scene.path, {"name": "mine"}), 403, "AB03")
-    scene.set_security_settings(**{flag: None})
-    expect_error(scene.create_as(member, path, body), 403, "AB03")
+        expect_error(scenario.create_as(member, other, everything[other]), 403, "AB03")
+    expect_error(scenario.create_as(member, "/v1/integrations", INTEGRATION), 403, "AB03")
+    expect_error(member.put(scenario.path, {"name": "mine"}), 403, "AB03")
+    scenario.set_security_settings(**{flag: None})
+    expect_error(scenario.create_as(member, path, body), 403, "AB03")
 
 
 @pytest.mark.parametrize(
@@ -110,116 +110,126 @@ def test_granted_member_right_covers_only_its_resource(
         ("ApiKeys", ["/v1/api-keys"]),
     ],
 )
-def test_revoked_view_right_hides_lists_and_rows(scene: WorkspaceWithRoles, what: str, paths: list[str]):
+def test_revoked_view_right_hides_lists_and_rows(scenario: WorkspaceWithRoles, what: str, paths: list[str]):
     body = {
-        "/v1/configs": scene.admin.create("/v1/configs", {**CONFIG, "workspace_id": scene.id})["id"],
-        "/v1/virtual-keys": (key := scene.admin.create("/v1/virtual-keys", {**VIRTUAL_KEY, "workspace_id": scene.id}))[
+        "/v1/configs": scenario.admin.create("/v1/configs", {**CONFIG, "workspace_id": scenario.id})["id"],
+        "/v1/virtual-keys": (
+            key := scenario.admin.create("/v1/virtual-keys", {**VIRTUAL_KEY, "workspace_id": scenario.id})
+        )["id"],
+        "/v1/providers": key["id"],
+        "/v1/api-keys": scenario.admin.create("/v1/api-keys/workspace/service", {**KEY, "workspace_id": scenario.id})[
             "id"
         ],
-        "/v1/providers": key["id"],
-        "/v1/api-keys": scene.admin.create("/v1/api-keys/workspace/service", {**KEY, "workspace_id": scene.id})["id"],
     }
     for role, plural in (("member", "members"), ("manager", "managers")):
-        who = scene.people[role]
+        who = scenario.people[role]
         for path in paths:
-            assert who.get(f"{path}?workspace_id={scene.id}").status == 200
-        scene.set_security_settings(**{f"{plural}View{what}": False})
+            assert who.get(f"{path}?workspace_id={scenario.id}").status == 200
+        scenario.set_security_settings(**{f"{plural}View{what}": False})
         for path, row_id in body.items():
             expected = 403 if path in paths else 200
             for looked_at in (path, f"{path}/{row_id}"):
-                assert who.get(f"{looked_at}?workspace_id={scene.id}").status == expected, (role, looked_at)
+                assert who.get(f"{looked_at}?workspace_id={scenario.id}").status == expected, (role, looked_at)
         # The list is forbidden without a workspace in the query too.
         assert who.get(paths[0]).status == 403
         (own,) = who.read("/v1/auth/self")["workspaces"]
         assert ("configs.list" in own["scopes"]) is (what != "Configs")
 
 
-def test_managers_can_lose_rights_on_users_and_integrations(scene: WorkspaceWithRoles):
-    manager = scene.people["manager"]
-    other = scene.ids["member"]
-    expect_ok(manager.put(scene.path, {"description": "by a manager"}))
-    expect_ok(scene.create_as(manager, "/v1/integrations", INTEGRATION))
-    scene.set_security_settings(managersWriteWsUsers=False, managersWriteWsIntegrations=False, managersUpdateWs=False)
-    expect_error(manager.put(scene.path, {"description": "x"}), 403, "AB03", "workspaces.update")
-    expect_error(scene.create_as(manager, "/v1/integrations", INTEGRATION), 403, "AB03")
+def test_managers_can_lose_rights_on_users_and_integrations(scenario: WorkspaceWithRoles):
+    manager = scenario.people["manager"]
+    other = scenario.ids["member"]
+    expect_ok(manager.put(scenario.path, {"description": "by a manager"}))
+    expect_ok(scenario.create_as(manager, "/v1/integrations", INTEGRATION))
+    scenario.set_security_settings(
+        managersWriteWsUsers=False, managersWriteWsIntegrations=False, managersUpdateWs=False
+    )
+    expect_error(manager.put(scenario.path, {"description": "x"}), 403, "AB03", "workspaces.update")
+    expect_error(scenario.create_as(manager, "/v1/integrations", INTEGRATION), 403, "AB03")
     for response in (
-        manager.put(f"{scene.path}/users/{other}", {"role": "admin"}),
-        manager.delete(f"{scene.path}/users/{other}"),
-        manager.post(f"{scene.path}/users", {"users": [{"id": other, "role": "member"}]}),
+        manager.put(f"{scenario.path}/users/{other}", {"role": "admin"}),
+        manager.delete(f"{scenario.path}/users/{other}"),
+        manager.post(f"{scenario.path}/users", {"users": [{"id": other, "role": "member"}]}),
     ):
         expect_error(response, 403, "AB03", "workspace_users")
-    assert manager.read(f"{scene.path}/users")["total"] == 3
+    assert manager.read(f"{scenario.path}/users")["total"] == 3
 
 
-def test_managers_cannot_lift_settings_chosen_by_admins(scene: WorkspaceWithRoles):
-    manager, leader = scene.people["manager"], scene.people["admin"]
-    scene.set_security_settings(managersWriteConfigs=False)
-    expect_error(manager.put(scene.path, {"security_settings": {"managersWriteConfigs": True}}), 403, "AB03", "admins")
-    expect_error(manager.put(scene.path, {"security_settings": None}), 403, "AB03", "security_settings")
+def test_managers_cannot_lift_settings_chosen_by_admins(scenario: WorkspaceWithRoles):
+    manager, leader = scenario.people["manager"], scenario.people["admin"]
+    scenario.set_security_settings(managersWriteConfigs=False)
+    expect_error(
+        manager.put(scenario.path, {"security_settings": {"managersWriteConfigs": True}}), 403, "AB03", "admins"
+    )
+    expect_error(manager.put(scenario.path, {"security_settings": None}), 403, "AB03", "security_settings")
     # A manager cannot gain rights by changing roles either, because an admin has more rights than a manager.
     for who in ("manager", "member"):
-        expect_error(manager.put(f"{scene.path}/users/{scene.ids[who]}", {"role": "admin"}), 403, "AB03", "admin")
-    expect_ok(manager.put(f"{scene.path}/users/{scene.ids['member']}", {"role": "manager"}))
+        expect_error(manager.put(f"{scenario.path}/users/{scenario.ids[who]}", {"role": "admin"}), 403, "AB03", "admin")
+    expect_ok(manager.put(f"{scenario.path}/users/{scenario.ids['member']}", {"role": "manager"}))
     # An API key does not allow it either, regardless of its owner.
     scopes = ["workspaces.update", "completions.write"]
-    keys = [expect_ok(scene.create_as(manager, "/v1/api-keys/workspace/service", {"name": "k", "scopes": scopes}))]
-    for_admin = {"name": "k", "scopes": scopes, "user_id": scene.ids["admin"]}
-    keys.append(expect_ok(scene.create_as(manager, "/v1/api-keys/workspace/user", for_admin)))
+    keys = [expect_ok(scenario.create_as(manager, "/v1/api-keys/workspace/service", {"name": "k", "scopes": scopes}))]
+    for_admin = {"name": "k", "scopes": scopes, "user_id": scenario.ids["admin"]}
+    keys.append(expect_ok(scenario.create_as(manager, "/v1/api-keys/workspace/user", for_admin)))
     for key in keys:
-        with_key = Client(scene.admin.gateway, key["key"])
-        expect_ok(with_key.put(scene.path, {"description": "by a key"}))
-        expect_error(with_key.put(scene.path, {"security_settings": {"managersWriteConfigs": True}}), 403, "AB03")
+        with_key = Client(scenario.admin.gateway, key["key"])
+        expect_ok(with_key.put(scenario.path, {"description": "by a key"}))
+        expect_error(with_key.put(scenario.path, {"security_settings": {"managersWriteConfigs": True}}), 403, "AB03")
     expect_error(
-        scene.create_as(manager, "/v1/api-keys/workspace/service", {"name": "k", "scopes": ["configs.create"]}),
+        scenario.create_as(manager, "/v1/api-keys/workspace/service", {"name": "k", "scopes": ["configs.create"]}),
         403,
         "AB03",
     )
-    expect_ok(leader.put(scene.path, {"security_settings": {"managersWriteConfigs": True}}))
-    expect_ok(scene.create_as(manager, "/v1/configs", CONFIG))
+    expect_ok(leader.put(scenario.path, {"security_settings": {"managersWriteConfigs": True}}))
+    expect_ok(scenario.create_as(manager, "/v1/configs", CONFIG))
 
 
-def test_organisation_key_cannot_grant_rights_it_lacks(scene: WorkspaceWithRoles):
-    narrow = scene.admin.with_new_key(kind="organisation/service", scopes=["workspaces.update", "workspaces.read"])
-    expect_error(narrow.put(scene.path, {"security_settings": {"membersWriteConfigs": True}}), 403, "AB03", "configs")
-    expect_ok(narrow.put(scene.path, {"security_settings": {"managersWriteConfigs": False}}))
-    wider = scene.admin.with_new_key(
+def test_organisation_key_cannot_grant_rights_it_lacks(scenario: WorkspaceWithRoles):
+    narrow = scenario.admin.with_new_key(kind="organisation/service", scopes=["workspaces.update", "workspaces.read"])
+    expect_error(
+        narrow.put(scenario.path, {"security_settings": {"membersWriteConfigs": True}}), 403, "AB03", "configs"
+    )
+    expect_ok(narrow.put(scenario.path, {"security_settings": {"managersWriteConfigs": False}}))
+    wider = scenario.admin.with_new_key(
         kind="organisation/service", scopes=["workspace_users.update", "workspace_users.read"]
     )
-    expect_error(wider.put(f"{scene.path}/users/{scene.ids['member']}", {"role": "manager"}), 403, "AB03")
+    expect_error(wider.put(f"{scenario.path}/users/{scenario.ids['member']}", {"role": "manager"}), 403, "AB03")
 
 
-def test_user_key_follows_the_workspace_settings(scene: WorkspaceWithRoles):
+def test_user_key_follows_the_workspace_settings(scenario: WorkspaceWithRoles):
     scopes = ["configs.list", "configs.create", "completions.write"]
-    body = {"name": "k", "scopes": scopes, "user_id": scene.ids["manager"]}
+    body = {"name": "k", "scopes": scopes, "user_id": scenario.ids["manager"]}
     key = Client(
-        scene.admin.gateway,
-        scene.admin.create("/v1/api-keys/workspace/user", {**body, "workspace_id": scene.id})["key"],
+        scenario.admin.gateway,
+        scenario.admin.create("/v1/api-keys/workspace/user", {**body, "workspace_id": scenario.id})["key"],
     )
     expect_ok(key.post("/v1/configs", CONFIG))
-    scene.set_security_settings(managersWriteConfigs=False)
+    scenario.set_security_settings(managersWriteConfigs=False)
     expect_error(key.post("/v1/configs", CONFIG), 403, "AB03", "configs.create")
     assert key.read("/v1/configs")["total"] == 1
 
 
-def test_settings_are_merged_reset_and_audited(scene: WorkspaceWithRoles):
-    usual = scene.row["security_settings"]
+def test_settings_are_merged_reset_and_audited(scenario: WorkspaceWithRoles):
+    usual = scenario.row["security_settings"]
     assert len(usual) == 35
-    scene.set_security_settings(membersWritePrompts=True)
-    security_settings = scene.set_security_settings(managersViewLogs=False)
+    scenario.set_security_settings(membersWritePrompts=True)
+    security_settings = scenario.set_security_settings(managersViewLogs=False)
     assert security_settings == {**usual, "membersWritePrompts": True, "managersViewLogs": False}
-    expect_ok(scene.admin.put(scene.path, {"settings": {"block_inline_config": False}}))
-    row = scene.admin.read(scene.path)
+    expect_ok(scenario.admin.put(scenario.path, {"settings": {"block_inline_config": False}}))
+    row = scenario.admin.read(scenario.path)
     assert (row["security_settings"], row["settings"]) == (security_settings, {"block_inline_config": False})
-    assert scene.set_security_settings(membersWritePrompts=None) == {**usual, "managersViewLogs": False}
-    assert expect_ok(scene.admin.put(scene.path, {"security_settings": None}))["security_settings"] == usual
+    assert scenario.set_security_settings(membersWritePrompts=None) == {**usual, "managersViewLogs": False}
+    assert expect_ok(scenario.admin.put(scenario.path, {"security_settings": None}))["security_settings"] == usual
     for body, words in (
         ({"membersWriteLogs": True}, "security_settings.membersWriteLogs"),
         ({"membersWriteConfigs": "yes"}, "security_settings"),
     ):
-        expect_error(scene.admin.put(scene.path, {"security_settings": body}), 400, "AB01", words)
+        expect_error(scenario.admin.put(scenario.path, {"security_settings": body}), 400, "AB01", words)
     span = "start_time=2020-01-01T00:00:00Z&end_time=2099-01-01T00:00:00Z"
-    request_body = f"{span}&organisation_id={row['organisation_id']}&workspace_id={scene.id}&resource_type=workspaces"
-    records = scene.admin.read(f"/v1/audit-logs?{request_body}")["records"]
+    request_body = (
+        f"{span}&organisation_id={row['organisation_id']}&workspace_id={scenario.id}&resource_type=workspaces"
+    )
+    records = scenario.admin.read(f"/v1/audit-logs?{request_body}")["records"]
     assert any("managersViewLogs" in str(record) for record in records)
 
 
@@ -249,63 +259,63 @@ def above(admin: Client) -> Iterator[Callable[..., dict[str, Any]]]:
 
 
 def test_organisation_settings_are_defaults_for_workspaces(
-    scene: WorkspaceWithRoles, above: Callable[..., dict[str, Any]]
+    scenario: WorkspaceWithRoles, above: Callable[..., dict[str, Any]]
 ):
-    member, manager = scene.people["member"], scene.people["manager"]
-    usual = scene.row["security_settings"]
+    member, manager = scenario.people["member"], scenario.people["manager"]
+    usual = scenario.row["security_settings"]
     content = above(security_settings={"membersWriteConfigs": True, "managersWriteConfigs": False})
     assert content["security_settings"] == {**usual, "membersWriteConfigs": True, "managersWriteConfigs": False}
-    assert scene.admin.read(scene.path)["security_settings"] == content["security_settings"]
-    listed = scene.admin.read("/v1/workspaces?page_size=1000")["data"]
-    assert all(row["security_settings"]["membersWriteConfigs"] for row in listed if row["id"] == scene.id)
-    expect_ok(scene.create_as(member, "/v1/configs", CONFIG))
-    expect_error(scene.create_as(manager, "/v1/configs", CONFIG), 403, "AB03", "configs.create")
+    assert scenario.admin.read(scenario.path)["security_settings"] == content["security_settings"]
+    listed = scenario.admin.read("/v1/workspaces?page_size=1000")["data"]
+    assert all(row["security_settings"]["membersWriteConfigs"] for row in listed if row["id"] == scenario.id)
+    expect_ok(scenario.create_as(member, "/v1/configs", CONFIG))
+    expect_error(scenario.create_as(manager, "/v1/configs", CONFIG), 403, "AB03", "configs.create")
     # A setting of the workspace takes precedence.
-    scene.set_security_settings(membersWriteConfigs=False, managersWriteConfigs=True)
-    expect_error(scene.create_as(member, "/v1/configs", CONFIG), 403, "AB03", "configs.create")
-    expect_ok(scene.create_as(manager, "/v1/configs", CONFIG))
+    scenario.set_security_settings(membersWriteConfigs=False, managersWriteConfigs=True)
+    expect_error(scenario.create_as(member, "/v1/configs", CONFIG), 403, "AB03", "configs.create")
+    expect_ok(scenario.create_as(manager, "/v1/configs", CONFIG))
     for body, words in (
         ({"security_settings": {"membersWriteLogs": True}}, "security_settings.membersWriteLogs"),
         ({"security_settings_overrides": {"stars": True}}, "security_settings_overrides"),
     ):
-        expect_error(scene.admin.put(ORGANISATION_SETTINGS_PATH, body), 400, "AB01", words)
+        expect_error(scenario.admin.put(ORGANISATION_SETTINGS_PATH, body), 400, "AB01", words)
 
 
 def test_organisation_locks_and_reopens_a_settings_section(
-    scene: WorkspaceWithRoles, above: Callable[..., dict[str, Any]]
+    scenario: WorkspaceWithRoles, above: Callable[..., dict[str, Any]]
 ):
-    member, leader = scene.people["member"], scene.people["admin"]
-    scene.set_security_settings(membersWriteConfigs=True, membersWriteVirtualKeys=True)
+    member, leader = scenario.people["member"], scenario.people["admin"]
+    scenario.set_security_settings(membersWriteConfigs=True, membersWriteVirtualKeys=True)
     above(security_settings_overrides={"configs": False})
-    expect_error(scene.create_as(member, "/v1/configs", CONFIG), 403, "AB03", "configs.create")
-    expect_ok(scene.create_as(member, "/v1/virtual-keys", VIRTUAL_KEY))
-    fetched = scene.admin.read(scene.path)["security_settings"]
+    expect_error(scenario.create_as(member, "/v1/configs", CONFIG), 403, "AB03", "configs.create")
+    expect_ok(scenario.create_as(member, "/v1/virtual-keys", VIRTUAL_KEY))
+    fetched = scenario.admin.read(scenario.path)["security_settings"]
     assert (fetched["membersWriteConfigs"], fetched["membersWriteVirtualKeys"]) == (False, True)
-    for who in (scene.admin, leader):
+    for who in (scenario.admin, leader):
         path = "security_settings.membersWriteConfigs"
         expect_error(
-            who.put(scene.path, {"security_settings": {"membersWriteConfigs": True}}), 403, "AB03", path, "configs"
+            who.put(scenario.path, {"security_settings": {"membersWriteConfigs": True}}), 403, "AB03", path, "configs"
         )
         # Sending the settings back as they were shown changes nothing.
-        expect_ok(who.put(scene.path, {"security_settings": fetched}))
+        expect_ok(who.put(scenario.path, {"security_settings": fetched}))
     expect_error(
-        scene.admin.post("/v1/workspaces", {"name": "w", "security_settings": {"membersWriteConfigs": True}}),
+        scenario.admin.post("/v1/workspaces", {"name": "w", "security_settings": {"membersWriteConfigs": True}}),
         *(403, "AB03", "for the organisation"),
     )
     above(security_settings={"managersWriteConfigs": False})
     content = above(security_settings_overrides={"configs": True})
     assert content["security_settings_overrides"] == {"configs": True}
-    fetched = scene.admin.read(scene.path)["security_settings"]
+    fetched = scenario.admin.read(scenario.path)["security_settings"]
     assert (fetched["membersWriteConfigs"], fetched["managersWriteConfigs"]) == (False, False)
     # From here on the workspace has its own setting.
     above(security_settings={"managersWriteConfigs": None})
-    assert scene.admin.read(scene.path)["security_settings"] == fetched
-    assert scene.set_security_settings(membersWriteConfigs=True)["membersWriteConfigs"]
-    expect_ok(scene.create_as(member, "/v1/configs", CONFIG))
+    assert scenario.admin.read(scenario.path)["security_settings"] == fetched
+    assert scenario.set_security_settings(membersWriteConfigs=True)["membersWriteConfigs"]
+    expect_ok(scenario.create_as(member, "/v1/configs", CONFIG))
 
 
-def test_organisation_settings_cannot_grant_rights_the_key_lacks(scene: WorkspaceWithRoles):
-    narrow = scene.admin.with_new_key(
+def test_organisation_settings_cannot_grant_rights_the_key_lacks(scenario: WorkspaceWithRoles):
+    narrow = scenario.admin.with_new_key(
         kind="organisation/service", scopes=["organisation_settings.update", "organisation_settings.read"]
     )
     expect_error(
@@ -314,7 +324,7 @@ def test_organisation_settings_cannot_grant_rights_the_key_lacks(scene: Workspac
         "AB03",
         "configs",
     )
-    scene.set_security_settings(managersWriteConfigs=False)
+    scenario.set_security_settings(managersWriteConfigs=False)
     # Locking the section would return a right to managers that the workspace had revoked.
     expect_error(
         narrow.put(ORGANISATION_SETTINGS_PATH, {"security_settings_overrides": {"configs": False}}),
@@ -324,23 +334,23 @@ def test_organisation_settings_cannot_grant_rights_the_key_lacks(scene: Workspac
     )
 
 
-def test_organisation_can_lock_block_inline_config(scene: WorkspaceWithRoles, above: Callable[..., dict[str, Any]]):
-    key = scene.admin.with_new_key(workspace_id=scene.id, scopes=["completions.write"])
+def test_organisation_can_lock_block_inline_config(scenario: WorkspaceWithRoles, above: Callable[..., dict[str, Any]]):
+    key = scenario.admin.with_new_key(workspace_id=scenario.id, scopes=["completions.write"])
     caller = {"x-gateway-api-key": key.key, "content-type": "application/json", "x-gateway-provider": "mock"}
 
     def is_blocked() -> bool:
-        response = send_raw_request(scene.admin.gateway.base_url, CHAT_PATH, chat_body(), caller)
+        response = send_raw_request(scenario.admin.gateway.base_url, CHAT_PATH, chat_body(), caller)
         assert response.status in {200, 400}, response.body
         return response.status != 200
 
     def set_block_inline_config(says: bool | None) -> Response:
-        return scene.admin.put(scene.path, {"settings": {"block_inline_config": says}})
+        return scenario.admin.put(scenario.path, {"settings": {"block_inline_config": says}})
 
     wait_for("the key", lambda: not is_blocked() or None, 5)
     name = "data_plane_security_settings"
     above(block_inline_config=True, security_settings_overrides={name: True})
     # Inherited from the organisation, then set by the workspace itself.
-    assert (is_blocked(), scene.admin.read(scene.path)["settings"]["block_inline_config"]) == (True, True)
+    assert (is_blocked(), scenario.admin.read(scenario.path)["settings"]["block_inline_config"]) == (True, True)
     expect_ok(set_block_inline_config(False))
     assert not is_blocked()
     above(security_settings_overrides={name: False})
@@ -351,14 +361,14 @@ def test_organisation_can_lock_block_inline_config(scene: WorkspaceWithRoles, ab
 
 
 def test_new_workspace_members_get_a_key_if_the_rule_is_set(
-    scene: WorkspaceWithRoles, above: Callable[..., dict[str, Any]]
+    scenario: WorkspaceWithRoles, above: Callable[..., dict[str, Any]]
 ):
-    admin = scene.admin
+    admin = scenario.admin
     other = WorkspaceWithRoles(admin)
-    path, newcomer = f"{scene.path}/users", other.ids["member"]
+    path, newcomer = f"{scenario.path}/users", other.ids["member"]
 
     def list_user_keys(user: str) -> list[dict[str, Any]]:
-        listed = admin.read(f"/v1/api-keys?workspace_id={scene.id}&page_size=100")["data"]
+        listed = admin.read(f"/v1/api-keys?workspace_id={scenario.id}&page_size=100")["data"]
         return [key for key in listed if key["user_id"] == user]
 
     expect_ok(admin.post(path, {"users": [{"id": newcomer}]}))
@@ -374,13 +384,13 @@ def test_new_workspace_members_get_a_key_if_the_rule_is_set(
     assert Client(admin.gateway, text).get("/v1/configs").status == 200
     # Accepting an invitation returns the new key.
     email = f"auto{next(NUMBERS)}@example.test"
-    invited = {"email": email, "role": "member", "workspaces": [{"id": scene.id, "role": "manager"}]}
+    invited = {"email": email, "role": "member", "workspaces": [{"id": scenario.id, "role": "manager"}]}
     token = admin.create("/v1/admin/users/invites", invited)["invite_link"].rpartition("=")[2]
     body = {"token": token, "first_name": "A", "last_name": "B", "password": PASSWORD}
     (invite,) = expect_ok(Client(admin.gateway, "").post("/v1/auth/invites", body))["api_keys"]
     assert Client(admin.gateway, invite["key"]).post("/v1/configs", CONFIG).status == 200
     # The workspace's rule takes precedence over the organisation's.
-    expect_ok(admin.put(scene.path, {"settings": {"user_api_key_auto_create": False}}))
+    expect_ok(admin.put(scenario.path, {"settings": {"user_api_key_auto_create": False}}))
     expect_ok(admin.delete(f"{path}/{newcomer}"))
     expect_ok(admin.post(path, {"users": [{"id": newcomer}]}))
     assert not list_user_keys(newcomer)

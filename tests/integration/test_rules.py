@@ -50,8 +50,8 @@ class RuledWorkspace:
         return self.admin.read(f"/v1/api-keys/{self.admin.create(path, body)['id']}")
 
     def key_body(self, **fields: object) -> dict[str, Any]:
-        who = {"workspace_id": self.id, "user_id": self.user}
-        return {"name": "k", "scopes": ["completions.write"], **who, **fields}
+        caller = {"workspace_id": self.id, "user_id": self.user}
+        return {"name": "k", "scopes": ["completions.write"], **caller, **fields}
 
 
 @pytest.fixture

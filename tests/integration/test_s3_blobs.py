@@ -208,7 +208,7 @@ def test_hanging_endpoint_ends_within_the_timeout():
     asyncio.run(scenario())
 
 
-def test_failing_endpoint_is_asked_once_per_call():
+def test_failing_endpoint_gets_one_request_per_call():
     async def scenario() -> None:
         async with run_faulty_server(BUSY_RESPONSE) as (url, requests), open_bucket(url) as blobs:
             for _ in range(2):
@@ -219,7 +219,7 @@ def test_failing_endpoint_is_asked_once_per_call():
     asyncio.run(scenario())
 
 
-def test_busy_endpoint_is_asked_again_within_the_timeout():
+def test_busy_endpoint_is_retried_within_the_timeout():
     async def scenario() -> None:
         async with run_faulty_server(BUSY_RESPONSE) as (url, requests):
             blobs = S3Bucket(S3Options(BUCKET, "", url, REGION, **CREDENTIALS, attempts=3, setting="files.store"))

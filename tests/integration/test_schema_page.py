@@ -55,7 +55,7 @@ def operation(page: str, method: str, path: str) -> str:
     return actual
 
 
-def test_page_says_how_to_authenticate(page: str):
+def test_page_explains_authentication(page: str):
     assert "x-gateway-api-key" in page.partition("<main>")[0]
     assert "penstock_session" in page.partition("<main>")[0]
 

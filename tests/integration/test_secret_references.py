@@ -33,7 +33,7 @@ def vaults(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MockSecretStore
 
 
 @pytest.fixture(scope="module")
-def surroundings(vaults: MockSecretStores) -> Mapping[str, str]:
+def environment_variables(vaults: MockSecretStores) -> Mapping[str, str]:
     return {
         "TLS_CA": str(vaults.ca),
         "TRUSTED_CUSTOM_HOSTS": "127.0.0.1",
@@ -181,28 +181,30 @@ def test_access_is_either_for_all_or_for_listed_workspaces(admin: Client, worksp
     expect_error(admin.post("/v1/integrations", {**body, "workspace_id": other}), 404, "AB02", "secret_mappings")
     expect_ok(admin.put(f"/v1/secret-references/{slug}", {"allow_all_workspaces": True}))
     assert admin.read(f"/v1/secret-references/{slug}/workspaces")["allowed_workspaces"] == []
-    twice = {"secret_mappings": mapping["secret_mappings"] * 2}
-    expect_error(admin.post("/v1/integrations", {**body, **twice}), 400, "AB01", "secret_mappings[1].target_field")
+    duplicate = {"secret_mappings": mapping["secret_mappings"] * 2}
+    expect_error(admin.post("/v1/integrations", {**body, **duplicate}), 400, "AB01", "secret_mappings[1].target_field")
     admin.create("/v1/integrations", body)
 
 
-@pytest.mark.parametrize("way", ["accessKey", "assumedRole", "serviceRole", "entra", "token", "approle", "narrow"])
+@pytest.mark.parametrize(
+    "auth_kind", ["accessKey", "assumedRole", "serviceRole", "entra", "token", "approle", "narrow"]
+)
 def test_a_secret_is_fetched_used_and_refreshed(
-    admin: Client, workspace: dict[str, Any], app: Client, vaults: MockSecretStores, provider: Mock, way: str
+    admin: Client, workspace: dict[str, Any], app: Client, vaults: MockSecretStores, provider: Mock, auth_kind: str
 ):
-    kind, auth, path = auth_cases(vaults)[way]
+    kind, auth, path = auth_cases(vaults)[auth_kind]
 
     def store_secret(text: str) -> None:
         vaults.kept |= {"prod/key": text, "azure-key": text}
         vaults.kept |= dict.fromkeys(("secret/app", "versioned/app"), json.dumps({"api_key": text}))
 
-    store_secret(f"sk-first-{way}-0123456789")
-    reference = {"name": way, "manager_type": kind, "auth_config": auth, "secret_path": path}
+    store_secret(f"sk-first-{auth_kind}-0123456789")
+    reference = {"name": auth_kind, "manager_type": kind, "auth_config": auth, "secret_path": path}
     secret_reference = admin.create("/v1/secret-references", reference)
     mapping = [{"target_field": "key", "secret_reference_id": secret_reference["id"]}]
-    slug = f"by-{way}".lower()
+    slug = f"by-{auth_kind}".lower()
     body = {
-        "name": way,
+        "name": auth_kind,
         "slug": slug,
         "ai_provider_id": "mock",
         "workspace_id": workspace["id"],
@@ -212,9 +214,9 @@ def test_a_secret_is_fetched_used_and_refreshed(
     fetched = admin.read(f"/v1/integrations/{slug}")
     assert fetched["secret_mappings"][0]["secret_reference_id"] == secret_reference["id"]
     assert fetched["masked_key"] is None
-    wait_for("the secret", lambda: credential_if_used(app, provider, slug, f"sk-first-{way}-0123456789"), 10)
-    store_secret(f"sk-second-{way}-0123456789")
-    wait_for("the new secret", lambda: credential_if_used(app, provider, slug, f"sk-second-{way}-0123456789"), 10)
+    wait_for("the secret", lambda: credential_if_used(app, provider, slug, f"sk-first-{auth_kind}-0123456789"), 10)
+    store_secret(f"sk-second-{auth_kind}-0123456789")
+    wait_for("the new secret", lambda: credential_if_used(app, provider, slug, f"sk-second-{auth_kind}-0123456789"), 10)
     expect_error(admin.delete(f"/v1/secret-references/{secret_reference['id']}"), 409, "AB07", slug)
     expect_ok(admin.delete(f"/v1/integrations/{slug}"))
     assert expect_ok(admin.delete(f"/v1/secret-references/{secret_reference['id']}")) == {}
@@ -241,7 +243,7 @@ def test_secret_field_fills_an_option_and_survives_an_outage(
     admin.create("/v1/virtual-keys", {**body, "secret_mappings": mappings[:1]})
     assert admin.read("/v1/virtual-keys/parted")["secret_mappings"][0]["target_field"] == "key"
     wait_for("the part", lambda: credential_if_used(app, provider, "parted", "sk-part-0123456789"), 10)
-    assert ("vault", "ns plain/all") in vaults.asked
+    assert ("vault", "ns plain/all") in vaults.received_requests
     # A missing field is not replaced by a default: the provider is left out of the snapshot.
     expect_ok(admin.put("/v1/virtual-keys/parted", {"secret_mappings": mappings}))
     wait_for("its end", lambda: credential_if_used(app, provider, "parted", "sk-part-0123456789") is None or None, 10)

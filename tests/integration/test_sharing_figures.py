@@ -48,7 +48,9 @@ class TwoNodeSetup(NamedTuple):
 
 
 @pytest.fixture(params=["with Redis", "without Redis"])
-def scene(request: pytest.FixtureRequest, tmp_path: Path, provider: Mock, postgres: Postgres) -> Iterator[TwoNodeSetup]:
+def scenario(
+    request: pytest.FixtureRequest, tmp_path: Path, provider: Mock, postgres: Postgres
+) -> Iterator[TwoNodeSetup]:
     env = {
         "PENSTOCK_ADMIN_KEY": ADMIN_KEY,
         "PENSTOCK_STORE_URL": postgres.create_database(),
@@ -107,7 +109,7 @@ class ChangeThread(BackgroundThread):
 
 
 def measure_propagation_seconds(
-    scene: TwoNodeSetup, change: Callable[[int], str], fields: Callable[[str], Mapping[str, str]], expected: int
+    scenario: TwoNodeSetup, change: Callable[[int], str], fields: Callable[[str], Mapping[str, str]], expected: int
 ) -> list[float]:
     """Makes the changes; returns the sorted seconds from the response to each change until the last worker applied it."""
     last: dict[str, float] = {}
@@ -118,7 +120,7 @@ def measure_propagation_seconds(
         while len(last) < CHANGE_COUNT:
             assert time.monotonic() < deadline, f"{len(last)} of {CHANGE_COUNT}"
             for name, moment in changes.when[used:]:
-                began[name], remaining[name] = moment, list(scene.connections)
+                began[name], remaining[name] = moment, list(scenario.connections)
                 used += 1
             for name, connections in list(remaining.items()):
                 remaining[name] = [
@@ -133,30 +135,30 @@ def measure_propagation_seconds(
     return sorted(last.values())
 
 
-def check_propagation_seconds(label: str, seconds: list[float], scene: TwoNodeSetup) -> None:
+def check_propagation_seconds(label: str, seconds: list[float], scenario: TwoNodeSetup) -> None:
     p99 = seconds[int(len(seconds) * 0.99) - 1]
     median = statistics.median(seconds)
-    print(f"{label} {'with' if scene.is_shared else 'without'} Redis: median {median:.3f} s, p99 {p99:.3f} s")
-    assert p99 <= scene.max_seconds, (median, p99, seconds[-1])
+    print(f"{label} {'with' if scenario.is_shared else 'without'} Redis: median {median:.3f} s, p99 {p99:.3f} s")
+    assert p99 <= scenario.max_seconds, (median, p99, seconds[-1])
     # Every worker was tested: a connection stays with its worker.
-    for node in scene.nodes:
+    for node in scenario.nodes:
         wait_for("figures of both workers", lambda node=node: len(count_requests_by_worker(node)) == 2 or None, 5)
         assert min(count_requests_by_worker(node).values()) >= CHANGE_COUNT
 
 
-def test_every_worker_uses_each_saved_config_soon(scene: TwoNodeSetup):
-    inside = {"workspace_id": scene.workspace_id}
-    key = scene.admin.with_new_key(scopes=["completions.write"], **inside).key
+def test_every_worker_uses_each_saved_config_soon(scenario: TwoNodeSetup):
+    inside = {"workspace_id": scenario.workspace_id}
+    key = scenario.admin.with_new_key(scopes=["completions.write"], **inside).key
     fields = {"x-gateway-api-key": key}
 
     def save_config(number: int) -> str:
         body = {"name": f"c{number}", "config": {"provider": "mock"}, **inside}
-        return scene.admin.create("/v1/configs", body)["slug"]
+        return scenario.admin.create("/v1/configs", body)["slug"]
 
     def is_authenticated(response: Response) -> bool:
         return response.status != 401
 
-    for connection in scene.connections:
+    for connection in scenario.connections:
         wait_for(
             "the key",
             lambda connection=connection: (
@@ -166,16 +168,16 @@ def test_every_worker_uses_each_saved_config_soon(scene: TwoNodeSetup):
         )
     check_propagation_seconds(
         "a config is used",
-        measure_propagation_seconds(scene, save_config, lambda slug: {**fields, "x-gateway-config": slug}, 200),
-        scene,
+        measure_propagation_seconds(scenario, save_config, lambda slug: {**fields, "x-gateway-config": slug}, 200),
+        scenario,
     )
 
 
-def test_every_worker_rejects_each_deleted_key_soon(scene: TwoNodeSetup):
-    body = {"name": "k", "scopes": ["completions.write"], "workspace_id": scene.workspace_id}
-    created = [scene.admin.create("/v1/api-keys/workspace/service", body) for _ in range(CHANGE_COUNT)]
+def test_every_worker_rejects_each_deleted_key_soon(scenario: TwoNodeSetup):
+    body = {"name": "k", "scopes": ["completions.write"], "workspace_id": scenario.workspace_id}
+    created = [scenario.admin.create("/v1/api-keys/workspace/service", body) for _ in range(CHANGE_COUNT)]
     fields = {"x-gateway-provider": "mock"}
-    for connection in scene.connections:
+    for connection in scenario.connections:
         for key in (created[0], created[-1]):
             headers = {**JSON_HEADERS, **fields, "x-gateway-api-key": key["key"]}
             wait_for(
@@ -187,11 +189,11 @@ def test_every_worker_rejects_each_deleted_key_soon(scene: TwoNodeSetup):
             )
 
     def delete_key(number: int) -> str:
-        expect_ok(scene.admin.delete(f"/v1/api-keys/{created[number]['id']}"))
+        expect_ok(scenario.admin.delete(f"/v1/api-keys/{created[number]['id']}"))
         return created[number]["key"]
 
     check_propagation_seconds(
         "a key is dead",
-        measure_propagation_seconds(scene, delete_key, lambda key: {**fields, "x-gateway-api-key": key}, 401),
-        scene,
+        measure_propagation_seconds(scenario, delete_key, lambda key: {**fields, "x-gateway-api-key": key}, 401),
+        scenario,
     )

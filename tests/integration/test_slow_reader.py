@@ -153,10 +153,10 @@ def test_closes_a_client_that_reads_nothing_of_a_complete_response(provider: Moc
         assert connection.read_response().end_reason == "broken"
 
 
-@pytest.mark.parametrize("way", ENTRY_MODES)
-def test_closes_a_stalled_stream_client_at_the_write_timeout(provider: Mock, tmp_path: Path, way: str):
+@pytest.mark.parametrize("entry_mode", ENTRY_MODES)
+def test_closes_a_stalled_stream_client_at_the_write_timeout(provider: Mock, tmp_path: Path, entry_mode: str):
     tables = {"mock": {"host": provider.url}, "server": {"write_stall_ms": 500}}
-    with run_gateway(tmp_path, tables, way) as served:
+    with run_gateway(tmp_path, tables, entry_mode) as served:
         with open_stalled_client(served, chat_body(LARGE_STREAM_MODEL, stream=True)) as connection:
             received = wait_for_request(provider, ended=True, seconds=15)
             assert received["outcome"] == "client_closed"

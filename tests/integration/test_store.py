@@ -114,7 +114,7 @@ def test_migration_encrypts_plaintext_of_older_releases_reversibly(
             assert secret.encode() not in (tmp_path / "old.db").read_bytes()
         async with database.read_connection() as connection:
             stored, _ = await SnapshotReader(Vault(key), SecretCache(Settings())).read_snapshot(connection)
-        response = [row for chunk in stored.pieces.values() for row in json.loads(chunk.data).get("configs", ())]
+        response = [row for chunk in stored.chunks.values() for row in json.loads(chunk.data).get("configs", ())]
         assert [row["config"] for row in response] == [config]
         await migrate(database, "0005_change_log", sealing)
         async with database.read_connection() as connection:
@@ -166,24 +166,24 @@ def test_migration_ignores_statement_timeout_and_waits_for_the_lock(postgres: Po
             await asyncio.sleep(0.5)
 
     async def run_scenario() -> None:
-        patient, hurried = Database(Store(), url), Database(Store(statement_ms=100), url)
-        await migrate(patient)
-        await bootstrap_organisation(patient, Secret(ADMIN_KEY))
-        await migrate(patient, "0005_change_log", MigrationSealer.from_key(key))
-        async with patient.write_transaction() as connection:
+        slow_database, fast_database = Database(Store(), url), Database(Store(statement_ms=100), url)
+        await migrate(slow_database)
+        await bootstrap_organisation(slow_database, Secret(ADMIN_KEY))
+        await migrate(slow_database, "0005_change_log", MigrationSealer.from_key(key))
+        async with slow_database.write_transaction() as connection:
             await insert_plaintext_config(connection, {"provider": "mock"})
         buffered = asyncio.Event()
-        other = asyncio.create_task(hold_migration_lock(patient, buffered))
+        other = asyncio.create_task(hold_migration_lock(slow_database, buffered))
         await buffered.wait()
-        assert await migrate(hurried, sealing=SlowSealer.from_key(key)) == ("0005_change_log", newest_revision())
+        assert await migrate(fast_database, sealing=SlowSealer.from_key(key)) == ("0005_change_log", newest_revision())
         assert other.done()
         await other
         # The statement timeout still applies to everything else.
         with pytest.raises(UnavailableError):
-            async with hurried.read_connection() as connection:
+            async with fast_database.read_connection() as connection:
                 await connection.execute(text("select pg_sleep(0.4)"))
-        await patient.close()
-        await hurried.close()
+        await slow_database.close()
+        await fast_database.close()
 
     asyncio.run(run_scenario())
 
@@ -266,14 +266,14 @@ def test_serves_requests_and_returns_503_for_writes_without_database(
     with run_gateway(tmp_path, tables, env=env) as gateway:
         admin = Client(gateway)
         key = create_app_key(admin)
-        own_postgres.freeze()
+        own_postgres.suspend()
         time.sleep(1.1)
         for _ in range(3):
             response = admin.post("/v1/workspaces", {"name": "x"})
             expect_error(response, 503, "AB04")
             assert response.get_header("retry-after") == "1"
             assert chat_status(gateway, key) == 200
-        own_postgres.thaw()
+        own_postgres.resume()
         wait_for("the database", lambda: admin.get("/v1/workspaces").status == 200 or None, 10)
         own_postgres.program.kill()
         with ThreadPoolExecutor(20) as many:

@@ -87,17 +87,17 @@ class DatabaseFaultScenario:
             assert response.status in {200, 503}, (path, response.status, response.body)
             assert response.status == 200 or response.get_header("retry-after") == "1"
 
-    def run_under_load(self, spoil: Callable[[], None], mend: Callable[[], None]) -> dict[str, Any]:
+    def run_under_load(self, break_store: Callable[[], None], repair: Callable[[], None]) -> dict[str, Any]:
         headers = {**MOCK_HEADERS, "x-gateway-api-key": self.key}
         url = self.gateway.base_url + CHAT_PATH
         with run_load("rate", url, rate=50, connections=4, seconds=LOAD_SECONDS, headers=headers) as calls:
-            spoil()
+            break_store()
             try:
                 wait_for("a write to be refused", lambda: self._is_write_rejected() or None, 10)
                 self.check_writes_rejected()
                 self.check_reads()
             finally:
-                mend()
+                repair()
         assert calls["errors"] == 0, calls
         wait_for("the store", lambda: self.admin.post("/v1/workspaces", {"name": "again"}).status == 200 or None, 15)
         return calls
@@ -135,40 +135,46 @@ def create_narrowed_key(admin: Client, location: dict[str, str]) -> str:
 
 
 def test_frozen_database_fails_no_model_request(tmp_path: Path, provider: Mock, own_postgres: Postgres):
-    with start_scenario(tmp_path, provider, own_postgres.create_database()) as here:
-        here.run_under_load(own_postgres.freeze, own_postgres.thaw)
+    with start_scenario(tmp_path, provider, own_postgres.create_database()) as restartable_gateway:
+        restartable_gateway.run_under_load(own_postgres.suspend, own_postgres.resume)
 
 
 def test_read_only_database_fails_no_model_request(tmp_path: Path, provider: Mock, own_postgres: Postgres):
     def set_read_only(how: str) -> Callable[[], None]:
         return lambda: own_postgres.set_option("default_transaction_read_only", how)
 
-    with start_scenario(tmp_path, provider, own_postgres.create_database()) as here:
-        here.run_under_load(set_read_only("on"), set_read_only("off"))
+    with start_scenario(tmp_path, provider, own_postgres.create_database()) as restartable_gateway:
+        restartable_gateway.run_under_load(set_read_only("on"), set_read_only("off"))
 
 
 def test_killed_database_fails_no_model_request_nor_a_node_start(
     tmp_path: Path, provider: Mock, own_postgres: Postgres
 ):
     url = own_postgres.create_database()
-    with start_scenario(tmp_path, provider, url) as here:
-        here.run_under_load(own_postgres.crash, own_postgres.start)
-        signed_in = here.admin.post("/v1/auth/sessions", {"api_key": ADMIN_KEY})
+    with start_scenario(tmp_path, provider, url) as restartable_gateway:
+        restartable_gateway.run_under_load(own_postgres.crash, own_postgres.start)
+        signed_in = restartable_gateway.admin.post("/v1/auth/sessions", {"api_key": ADMIN_KEY})
         session = {"cookie": (signed_in.get_header("set-cookie") or "").split(";")[0]}
-        assert Client(here.gateway, "", session).get("/v1/auth/self").status == 200
+        assert Client(restartable_gateway.gateway, "", session).get("/v1/auth/self").status == 200
         ends = datetime.now(UTC) + timedelta(seconds=8)
         short = {"name": "short", "provider": "mock", "key": "sk-01234567", "expires_at": ends.isoformat()}
-        slug = here.admin.create("/v1/virtual-keys", {**short, "workspace_id": here.place["id"]})["slug"]
-        names = {"content-type": "application/json", "x-gateway-api-key": here.key, "x-gateway-provider": f"@{slug}"}
-        assert send_raw_request(here.gateway.base_url, CHAT_PATH, chat_body(), names).status == 200
-        key, workspace = here.key, {"workspace_id": here.place["id"]}
-        narrow = create_narrowed_key(here.admin, workspace)
-        clients = (Client(here.gateway, key), Client(here.gateway, narrow))
+        slug = restartable_gateway.admin.create(
+            "/v1/virtual-keys", {**short, "workspace_id": restartable_gateway.place["id"]}
+        )["slug"]
+        names = {
+            "content-type": "application/json",
+            "x-gateway-api-key": restartable_gateway.key,
+            "x-gateway-provider": f"@{slug}",
+        }
+        assert send_raw_request(restartable_gateway.gateway.base_url, CHAT_PATH, chat_body(), names).status == 200
+        key, workspace = restartable_gateway.key, {"workspace_id": restartable_gateway.place["id"]}
+        narrow = create_narrowed_key(restartable_gateway.admin, workspace)
+        clients = (Client(restartable_gateway.gateway, key), Client(restartable_gateway.gateway, narrow))
         listed = [sorted(set(list_models(client)) - {f"@{slug}/mock"}) for client in clients]
         assert listed == [["@a/m", "@b/m"], ["@b/m"]]
         own_postgres.crash()
         # A signed-in user gets 503, not 401.
-        response = Client(here.gateway, "", session).get("/v1/auth/self")
+        response = Client(restartable_gateway.gateway, "", session).get("/v1/auth/self")
         assert (response.status, response.get_header("retry-after")) == (503, "1")
         assert [list_models(client) for client in clients] == listed
     env = {"PENSTOCK_STORE_URL": url, "PENSTOCK_ADMIN_KEY": ADMIN_KEY}
@@ -202,19 +208,19 @@ def test_killed_database_fails_no_model_request_nor_a_node_start(
 
 
 def test_locked_database_fails_no_model_request(tmp_path: Path, provider: Mock):
-    with start_scenario(tmp_path, provider, f"sqlite:///{tmp_path}/penstock.db") as here:
+    with start_scenario(tmp_path, provider, f"sqlite:///{tmp_path}/penstock.db") as restartable_gateway:
         other = sqlite3.connect(tmp_path / "penstock.db", isolation_level=None)
-        here.run_under_load(lambda: other.execute("BEGIN IMMEDIATE"), other.rollback)
+        restartable_gateway.run_under_load(lambda: other.execute("BEGIN IMMEDIATE"), other.rollback)
         # Reads still work.
         other.execute("BEGIN IMMEDIATE")
-        assert here.admin.get("/v1/workspaces").status == 200
+        assert restartable_gateway.admin.get("/v1/workspaces").status == 200
         other.close()
 
 
 def test_node_starts_while_its_database_is_locked(tmp_path: Path, provider: Mock):
     url = f"sqlite:///{tmp_path}/penstock.db"
-    with start_scenario(tmp_path, provider, url) as here:
-        key = here.key
+    with start_scenario(tmp_path, provider, url) as restartable_gateway:
+        key = restartable_gateway.key
     other = sqlite3.connect(tmp_path / "penstock.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     env = {"PENSTOCK_STORE_URL": url, "PENSTOCK_ADMIN_KEY": ADMIN_KEY}
@@ -231,8 +237,8 @@ def test_node_starts_while_its_database_is_locked(tmp_path: Path, provider: Mock
 def test_starts_without_disk_space_for_the_snapshot(tmp_path: Path, provider: Mock):
     for name in KEPT_FILES:
         (tmp_path / name).symlink_to("/dev/full")
-    with start_scenario(tmp_path, provider, f"sqlite:///{tmp_path}/penstock.db") as here:
-        assert here.chat_status() == 200
+    with start_scenario(tmp_path, provider, f"sqlite:///{tmp_path}/penstock.db") as restartable_gateway:
+        assert restartable_gateway.chat_status() == 200
 
 
 @pytest.fixture
@@ -257,19 +263,19 @@ def test_full_disk_of_the_database_server_fails_no_model_request(tmp_path: Path,
                 file.write(bytes(1 << 20))
 
     try:
-        with start_scenario(tmp_path, provider, server.create_database()) as here:
-            here.run_under_load(fill_disk, rest.unlink)
+        with start_scenario(tmp_path, provider, server.create_database()) as restartable_gateway:
+            restartable_gateway.run_under_load(fill_disk, rest.unlink)
             # Reads still work.
             fill_disk()
-            assert here.admin.get("/v1/workspaces").status == 200
+            assert restartable_gateway.admin.get("/v1/workspaces").status == 200
     finally:
         server.stop()
         rest.unlink(missing_ok=True)
 
 
 def test_full_disk_fails_no_model_request(tmp_path: Path, provider: Mock):
-    with start_scenario(tmp_path, provider, f"sqlite:///{tmp_path}/penstock.db") as here:
-        pid = control_pid(here.gateway)
+    with start_scenario(tmp_path, provider, f"sqlite:///{tmp_path}/penstock.db") as restartable_gateway:
+        pid = control_pid(restartable_gateway.gateway)
         # Files of the process cannot grow beyond the current size of the database's write-ahead log.
         size = (tmp_path / "penstock.db-wal").stat().st_size
         free = resource.prlimit(pid, resource.RLIMIT_FSIZE)
@@ -277,5 +283,5 @@ def test_full_disk_fails_no_model_request(tmp_path: Path, provider: Mock):
         def limit_file_size(limit: int) -> Callable[[], None]:
             return lambda: (resource.prlimit(pid, resource.RLIMIT_FSIZE, (limit, free[1])), None)[1]
 
-        here.run_under_load(limit_file_size(size), limit_file_size(free[0]))
-        assert here.admin.get("/v1/workspaces").status == 200
+        restartable_gateway.run_under_load(limit_file_size(size), limit_file_size(free[0]))
+        assert restartable_gateway.admin.get("/v1/workspaces").status == 200

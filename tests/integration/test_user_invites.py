@@ -40,8 +40,8 @@ def token_from_link(link: str) -> str:
 
 def accept_invite(admin: Client, link: str, **more: object) -> Response:
     body = {"first_name": "Ada", "last_name": "Gast", "password": PASSWORD, **more}
-    anybody = Client(admin.gateway, "")
-    return anybody.post("/v1/auth/invites", {"token": token_from_link(link), **body})
+    anonymous = Client(admin.gateway, "")
+    return anonymous.post("/v1/auth/invites", {"token": token_from_link(link), **body})
 
 
 def test_creates_and_reads_an_invitation(admin: Client, body: dict[str, Any]):

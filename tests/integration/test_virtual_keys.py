@@ -65,23 +65,23 @@ def test_requests_use_the_credential_of_their_workspace_by_slug(
     admin: Client, app: Client, workspace: str, body: dict[str, Any], provider: Mock
 ):
     slug = admin.create("/v1/virtual-keys", body)["slug"]
-    stranger = admin.with_new_key(
+    other_client = admin.with_new_key(
         workspace_id=admin.create("/v1/workspaces", {"name": "s"})["id"], scopes=["completions.write"]
     )
     wait_for("the key", lambda: chat_status(app, **{"x-gateway-virtual-key": slug}) == 200 or None, 2)
     assert chat_status(app, **{"x-gateway-provider": f"@{slug}"}) == 200
     assert {entry["headers"]["authorization"] for entry in provider.ledger()} == {f"Bearer {CANARY_KEY}"}
     provider.clear_ledger()
-    wait_for("the other key", lambda: chat_status(stranger, **{"x-gateway-provider": "mock"}) == 200 or None, 2)
+    wait_for("the other key", lambda: chat_status(other_client, **{"x-gateway-provider": "mock"}) == 200 or None, 2)
     provider.clear_ledger()
-    assert chat_status(stranger, **{"x-gateway-virtual-key": slug}) in {400, 404}
-    assert chat_status(stranger, **{"x-gateway-provider": f"@{slug}"}) in {400, 404}
+    assert chat_status(other_client, **{"x-gateway-virtual-key": slug}) in {400, 404}
+    assert chat_status(other_client, **{"x-gateway-provider": f"@{slug}"}) in {400, 404}
     config = admin.create("/v1/configs", {"name": "c", "config": {"provider": f"@{slug}"}, "workspace_id": workspace})[
         "slug"
     ]
     wait_for("the config", lambda: chat_status(app, **{"x-gateway-config": config}) == 200 or None, 2)
     provider.clear_ledger()
-    assert chat_status(stranger, **{"x-gateway-config": config}) in {400, 404}
+    assert chat_status(other_client, **{"x-gateway-config": config}) in {400, 404}
     assert not provider.ledger()
 
 

@@ -27,7 +27,7 @@ class MockSecretStores:
     def __init__(self, folder: Path) -> None:
         self.kept: dict[str, str] = {}
         self.away = False
-        self.asked: list[tuple[str, str]] = []
+        self.received_requests: list[tuple[str, str]] = []
         self.ca = folder / "ca.pem"
         key = folder / "key.pem"
         write_certificate(self.ca, key)
@@ -72,10 +72,10 @@ class MockSecretStores:
         who = signed.partition("Credential=")[2].partition("/")[0]
         if b"Action=AssumeRole" in body:
             role = parse_qs(body.decode())["RoleArn"][0]
-            self.asked.append(("sts", f"{who} {role}"))
+            self.received_requests.append(("sts", f"{who} {role}"))
             return 200, {"content-type": "text/xml"}, ASSUME_ROLE_RESPONSE
         name = json.loads(body)["SecretId"]
-        self.asked.append(("aws", f"{who} {name}"))
+        self.received_requests.append(("aws", f"{who} {name}"))
         if who not in {AWS_KEY, ASSUMED} or name not in self.kept:
             return 400, {}, {"__type": "ResourceNotFoundException", "message": "no such secret"}
         return 200, {"content-type": "application/x-amz-json-1.1"}, {"Name": name, "SecretString": self.kept[name]}
@@ -84,7 +84,7 @@ class MockSecretStores:
         form = parse_qs(body.decode())
         if form.get("client_secret") != [ENTRA_SECRET]:
             return 401, {}, {"error": "invalid_client"}
-        self.asked.append(("entra", form["client_id"][0]))
+        self.received_requests.append(("entra", form["client_id"][0]))
         return 200, {}, {"token_type": "Bearer", "expires_in": 3600, "access_token": ENTRA_TOKEN}
 
     def _handle_key_vault(self, path: str, headers: Message) -> tuple[int, dict[str, str], object]:
@@ -94,7 +94,7 @@ class MockSecretStores:
             challenge = f'Bearer authorization="{self.url}/tenant", resource="https://0.0.1:{self.port}"'
             return 401, {"www-authenticate": challenge}, {}
         name = path.removeprefix("/secrets/").strip("/").partition("/")[0]
-        self.asked.append(("azure", name))
+        self.received_requests.append(("azure", name))
         if name not in self.kept:
             return 404, {}, {"error": {"code": "SecretNotFound"}}
         return (
@@ -115,7 +115,7 @@ class MockSecretStores:
         is_beyond = path.startswith("versioned/") and not path.startswith("versioned/data/")
         if is_beyond or headers.get("x-vault-token") not in {VAULT_TOKEN, APPROLE_TOKEN}:
             return 403, {}, {"errors": ["permission denied"]}
-        self.asked.append(("vault", f"{headers.get('x-vault-namespace', '')} {path}"))
+        self.received_requests.append(("vault", f"{headers.get('x-vault-namespace', '')} {path}"))
         mount, _, rest = path.partition("/")
         if mount == "plain" and path in self.kept:
             return 200, {}, {"data": json.loads(self.kept[path])}

@@ -96,17 +96,17 @@ def masked_sample(value: str, field: str) -> SampleValue:
     return SampleValue(value, lambda displayed: displayed[field], mask_secret(value))
 
 
-def sample_bodies(scene: SampleObjects) -> dict[str, dict[str, Any]]:
+def sample_bodies(scenario: SampleObjects) -> dict[str, dict[str, Any]]:
     """Returns a value for each field of each request body, by the name of the body's schema."""
     limits = {"usage_limits": USAGE_LIMITS, "rate_limits": RATE_LIMITS, "expires_at": FUTURE_TIMESTAMP}
     reset = SampleValue(True, lambda displayed: bool(displayed["last_reset_at"]))
-    mapping = [{"target_field": "key", "secret_reference_id": scene.reference, "value_format": "string"}]
-    reference = scene.admin.read(f"/v1/secret-references/{scene.reference}")["id"]
+    mapping = [{"target_field": "key", "secret_reference_id": scenario.reference, "value_format": "string"}]
+    reference = scenario.admin.read(f"/v1/secret-references/{scenario.reference}")["id"]
     mappings = SampleValue(
         mapping, lambda displayed: displayed["secret_mappings"], [{**mapping[0], "secret_reference_id": reference}]
     )
-    config = scene.admin.read(f"/v1/configs/{scene.config}")
-    guardrail = [scene.admin.read(f"/v1/guardrails/{scene.guardrail}")["id"]]
+    config = scenario.admin.read(f"/v1/configs/{scenario.config}")
+    guardrail = [scenario.admin.read(f"/v1/guardrails/{scenario.guardrail}")["id"]]
     guarded = {"input_guardrails": guardrail, "output_guardrails": guardrail}
     defaults = {"metadata": {"team": "a"}, "config_id": config["id"], "allow_config_override": False, **guarded}
     policy = {"rotation_period_days": 20, "key_transition_period_ms": 3_600_000}
@@ -117,7 +117,7 @@ def sample_bodies(scene: SampleObjects) -> dict[str, dict[str, Any]]:
         "defaults": defaults,
         "alert_emails": ["a@b.test"],
         "rotation_policy": policy,
-        "workspace_id": scene.workspace_id,
+        "workspace_id": scenario.workspace_id,
         **limits,
     }
     headers = SampleValue(
@@ -165,7 +165,7 @@ def sample_bodies(scene: SampleObjects) -> dict[str, dict[str, Any]]:
         },
         "security_settings": {"managersWritePrompts": False, "membersWriteGuardrails": True},
     }
-    names = [scene.guardrail]
+    names = [scenario.guardrail]
     ours = {"metadata": {"team": "a"}, "input_guardrails": names, "output_guardrails": names}
     vault = {"vault_addr": "https://b.example", "vault_auth_type": "token", "vault_token": "t-9876543210"}
     auth = SampleValue(
@@ -180,8 +180,10 @@ def sample_bodies(scene: SampleObjects) -> dict[str, dict[str, Any]]:
         "allow_all_workspaces": False,
         "auth_config": auth,
         "allowed_workspaces": SampleValue(
-            [scene.workspace_id],
-            lambda fetched: scene.admin.read(f"/v1/secret-references/{fetched['id']}/workspaces")["allowed_workspaces"],
+            [scenario.workspace_id],
+            lambda fetched: scenario.admin.read(f"/v1/secret-references/{fetched['id']}/workspaces")[
+                "allowed_workspaces"
+            ],
         ),
     }
     # A test of imports reads these back.
@@ -192,13 +194,13 @@ def sample_bodies(scene: SampleObjects) -> dict[str, dict[str, Any]]:
         for name, value in (("apiVersion", "2024-02-01"), ("resourceName", "r"), ("deploymentName", "d"))
     }
     return {
-        "CreateApiKey": {**key, "organisation_id": scene.organisation, "user_id": scene.user, **new},
+        "CreateApiKey": {**key, "organisation_id": scenario.organisation, "user_id": scenario.user, **new},
         "UpdateApiKey": {**key, "reset_usage": reset},
         "CreateConfig": {
             "name": "other",
             "status": "archived",
             "slug": own_slug,
-            "workspace_id": scene.workspace_id,
+            "workspace_id": scenario.workspace_id,
             "config": SampleValue({"provider": "mock"}, lambda displayed: json.loads(displayed["config"])),
             "isDefault": SampleValue(1, lambda displayed: displayed["is_default"]),
         },
@@ -212,7 +214,7 @@ def sample_bodies(scene: SampleObjects) -> dict[str, dict[str, Any]]:
             **integration,
             "slug": own_slug,
             "ai_provider_id": "openai",
-            "workspace_id": scene.workspace_id,
+            "workspace_id": scenario.workspace_id,
             # The response does not show these fields; an integrations test checks them in the workspace.
             "create_default_provider": SampleValue(True, lambda _: True),
             "default_provider_slug": None,
@@ -221,8 +223,8 @@ def sample_bodies(scene: SampleObjects) -> dict[str, dict[str, Any]]:
         "CreateProvider": {
             **provider,
             "slug": own_slug,
-            "workspace_id": scene.workspace_id,
-            "integration_id": scene.integration,
+            "workspace_id": scenario.workspace_id,
+            "integration_id": scenario.integration,
             "model_config": {},
         },
         "UpdateProvider": {**provider, "reset_usage": reset},
@@ -230,7 +232,7 @@ def sample_bodies(scene: SampleObjects) -> dict[str, dict[str, Any]]:
             **virtual,
             **legacy,
             "slug": own_slug,
-            "workspace_id": scene.workspace_id,
+            "workspace_id": scenario.workspace_id,
             "provider": "azure-openai",
         },
         "VirtualKeyUpdate": {**virtual, "reset_usage": reset},
@@ -240,20 +242,20 @@ def sample_bodies(scene: SampleObjects) -> dict[str, dict[str, Any]]:
             "defaults": ours,
             "initial_usage": None,
             "users": SampleValue(
-                [{"id": scene.user, "role": "manager"}],
+                [{"id": scenario.user, "role": "manager"}],
                 lambda displayed: [{"id": displayed["users"][0]["id"], "role": "manager"}],
             ),
         },
         "WorkspaceUpdate": {
             **location,
             "slug": own_slug,
-            "defaults": {**ours, "user_api_key_config": scene.config},
+            "defaults": {**ours, "user_api_key_config": scenario.config},
             "reset_usage": reset,
         },
         "CreateSecretReference": {
             **secret,
             "slug": own_slug,
-            "organisation_id": scene.organisation,
+            "organisation_id": scenario.organisation,
             "manager_type": "hashicorp_vault",
         },
         "UpdateSecretReference": secret,
@@ -262,7 +264,7 @@ def sample_bodies(scene: SampleObjects) -> dict[str, dict[str, Any]]:
             "role": "admin",
             "first_name": "Ann",
             "last_name": "Lee",
-            "workspaces": [{"id": scene.workspace_id, "role": "manager"}],
+            "workspaces": [{"id": scenario.workspace_id, "role": "manager"}],
             "workspace_api_key_details": {"scopes": ["completions.write", "logs.write"]},
         },
         "UpdateOrganisationSettings": {

@@ -24,6 +24,12 @@ CODE_BLOCK = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
 # An empty line, or the start of a list item.
 PAGE_BREAK = re.compile(r"(?<=\n)(?=\s*\n|\s*(?:[-*]|\d+\.) )")
 RUST_COMMENT = re.compile(r"^\s*(//[/!]?)(?: (.*))?$")
+SCRIPT_COMMENT = re.compile(
+    r"/\*\*?(?P<block>.*?)\*/|<!--(?P<markup>.*?)-->|^[ \t]*// (?P<line>[^\n]*)$", re.MULTILINE | re.DOTALL
+)
+SCRIPT_SUFFIXES = {".ts", ".svelte", ".mjs", ".js"}
+HASH_COMMENT = re.compile(r"^\s*#+(?: (.*))?$")
+HASH_SUFFIXES = {".toml", ".yaml", ".yml"}
 
 
 class Name(NamedTuple):
@@ -130,6 +136,30 @@ def _rust_comments(path: Path) -> Iterator[Comment]:
     yield from _blocks(((number, match[2] or "") for number, match in matched), path)
 
 
+def _script_comments(path: Path) -> Iterator[Comment]:
+    """Returns the comments of TypeScript, JavaScript and Svelte files."""
+    source = read_text(path)
+    lines = list[tuple[int, str]]()
+    for match in SCRIPT_COMMENT.finditer(source):
+        number = source.count("\n", 0, match.start()) + 1
+        if match["line"] is not None:
+            lines.append((number, match["line"]))
+            continue
+        text = match["block"] if match["markup"] is None else match["markup"]
+        yield Comment("\n".join(line.strip(" *") for line in text.splitlines()).strip(), path, number)
+    yield from _blocks(iter(lines), path)
+
+
+def _hash_comments(path: Path) -> Iterator[Comment]:
+    """Returns the comments of TOML, YAML and make files that have a line of their own."""
+    matched = (
+        (number, match)
+        for number, line in enumerate(read_text(path).splitlines(), 1)
+        if (match := HASH_COMMENT.match(line))
+    )
+    yield from _blocks(((number, match[1] or "") for number, match in matched), path)
+
+
 def _python_comments(path: Path) -> Iterator[Comment]:
     source = read_text(path)
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
@@ -142,13 +172,21 @@ def _python_comments(path: Path) -> Iterator[Comment]:
             yield Comment(text, path, getattr(node, "lineno", 1))
 
 
+def _comments_of(path: Path) -> Iterator[Comment]:
+    if path.suffix == ".rs":
+        yield from _rust_comments(path)
+    elif path.suffix == ".py":
+        yield from _python_comments(path)
+    elif path.suffix in SCRIPT_SUFFIXES:
+        yield from _script_comments(path)
+    elif path.suffix in HASH_SUFFIXES or path.name == "Makefile":
+        yield from _hash_comments(path)
+
+
 @functools.cache
 def comments() -> tuple[Comment, ...]:
-    return tuple(
-        comment
-        for path in code_files()
-        for comment in (_rust_comments(path) if path.suffix == ".rs" else _python_comments(path))
-    )
+    paths = [path for path in repository_files() if "golden" not in path.parts and not path.name.endswith(".d.ts")]
+    return tuple(comment for path in paths for comment in _comments_of(path))
 
 
 @functools.cache
@@ -175,5 +213,5 @@ def sentences(text: str) -> list[str]:
 
 
 def word_count(sentence: str) -> int:
-    """Returns the number of words; text in backticks counts as one word."""
-    return len(re.sub(r"`[^`]*`", "code", sentence).split())
+    """Returns the number of words. Text in backticks counts as one word, and so does a list of such texts."""
+    return len(re.sub(r"(?:code,? )+code", "code", re.sub(r"`[^`]*`", "code", sentence)).split())

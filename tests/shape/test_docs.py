@@ -192,10 +192,10 @@ def linked_documents(document: str) -> set[str]:
 
 
 def test_every_document_is_reachable_from_the_readme():
-    received, ahead = set[str](), {"README.md"}
-    while ahead:
-        received.add(document := ahead.pop())
-        ahead |= linked_documents(document) - received
+    received, unvisited = set[str](), {"README.md"}
+    while unvisited:
+        received.add(document := unvisited.pop())
+        unvisited |= linked_documents(document) - received
     assert not {path for path in DOCUMENTS if path.startswith("docs/")} - received
     assert {"CONTRIBUTING.md", "docs/README.md"} <= linked_documents("README.md")
 

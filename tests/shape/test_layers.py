@@ -47,11 +47,11 @@ def test_mock_provider_shares_no_code_with_core():
 
 
 def test_features_do_not_import_each_other():
-    room = Path("rust/core/src/features")
-    for path in files_under(room.as_posix(), ".rs"):
+    folder = Path("rust/core/src/features")
+    for path in files_under(folder.as_posix(), ".rs"):
         if path.stem == "mod":
             continue
-        siblings = {other.stem for other in files_under(room.as_posix(), ".rs")} - {path.stem, "mod"}
+        siblings = {other.stem for other in files_under(folder.as_posix(), ".rs")} - {path.stem, "mod"}
         imports = set(re.findall(r"features::(\w+)|super::(\w+)", read_text(path)))
         assert not siblings & {name for pair in imports for name in pair}, path
 
@@ -98,8 +98,8 @@ def test_crates_without_test_target_contain_no_tests():
             target["src_path"] for target in package["targets"] if "lib" in target["kind"][0] and not target["test"]
         ]
         for source in untested:
-            room = Path(source).parent.relative_to(ROOT).as_posix()
-            assert not [path for path in files_under(room, ".rs") if "#[cfg(test)]" in read_text(path)]
+            folder = Path(source).parent.relative_to(ROOT).as_posix()
+            assert not [path for path in files_under(folder, ".rs") if "#[cfg(test)]" in read_text(path)]
 
 
 def test_lib_rs_has_at_most_60_lines():
@@ -132,16 +132,16 @@ def test_edge_loads_no_web_framework():
         for path in files_under("python", ".py")
     }
     received: set[str] = set()
-    ahead = ["penstock.asgi"] if "penstock.asgi" in modules else []
-    while ahead:
-        received.add(name := ahead.pop())
+    unvisited = ["penstock.asgi"] if "penstock.asgi" in modules else []
+    while unvisited:
+        received.add(name := unvisited.pop())
         actual = (
             {imported for imported in imported_modules(modules[name]) if imported in modules}
             if name in modules
             else set()
         )
         assert not any(imported.split(".")[0] == "litestar" for imported in imported_modules(modules[name])), name
-        ahead += actual - received
+        unvisited += actual - received
 
 
 def test_documented_layers_match_the_contract():

@@ -53,11 +53,11 @@ def test_every_declared_dependency_is_locked():
         extras = project["optional-dependencies"]
         wishes = [
             *project["dependencies"],
-            *(wish for name in extras if name != "all" for wish in extras[name]),
-            *(wish for group in requested for wish in groups[group]),
+            *(requirement for name in extras if name != "all" for requirement in extras[name]),
+            *(requirement for group in requested for requirement in groups[group]),
         ]
         locked = set(re.findall(r"^([a-z0-9._-]+)==", read_text(f"requirements/{lock}.txt"), re.MULTILINE))
-        assert not {package_name(wish) for wish in wishes} - locked, lock
+        assert not {package_name(requirement) for requirement in wishes} - locked, lock
 
 
 def test_every_runtime_dependency_is_imported():
@@ -66,7 +66,7 @@ def test_every_runtime_dependency_is_imported():
     for module, packages in packages_distributions().items():
         for package in packages:
             brings.setdefault(re.sub(r"[-_.]+", "-", package.lower()), set()).add(module)
-    needed = {package_name(wish) for wish in read_toml("pyproject.toml")["project"]["dependencies"]}
+    needed = {package_name(requirement) for requirement in read_toml("pyproject.toml")["project"]["dependencies"]}
     unused = {
         name for name in needed if not re.search(rf"(from|import) ({'|'.join(brings[name])})\b", source, re.MULTILINE)
     }
@@ -136,7 +136,7 @@ def test_every_optional_sdk_is_declared_locked_and_installed():
     for name in listed.split():
         lock = read_text(f"requirements/sdk-{name}.txt")
         locked = set(re.findall(r"^([a-z0-9._-]+)==", lock, re.MULTILINE))
-        assert not {package_name(wish) for wish in groups[f"sdk-{name}"]} - locked, name
+        assert not {package_name(requirement) for requirement in groups[f"sdk-{name}"]} - locked, name
         # The group of an older SDK is named after its package and the major version that it pins.
         package, _, major = name.rpartition("-")
         assert not package or re.search(rf"^{package}=={major}\.", lock, re.MULTILINE), name

@@ -69,7 +69,7 @@ def test_core_tests_are_named_after_modules():
     """Requires one file per feature: a test file has a module's name, or is listed as an end-to-end test across
     modules.
     """
-    walks = {
+    end_to_end_tests = {
         "cluster_faults",
         "credentials",
         "deployments",
@@ -94,7 +94,7 @@ def test_core_tests_are_named_after_modules():
         "statuses",
         "streaming",
     }
-    rooms = {
+    modules = {
         part
         # The tests of `core` also cover the HTTP client, as the gateway uses it.
         for folder in (Path("rust/core/src"), Path("rust/net/src"))
@@ -102,8 +102,8 @@ def test_core_tests_are_named_after_modules():
         for part in path.relative_to(folder).with_suffix("").parts
     }
     tests = {path.stem for path in files_under("rust/core/tests/it", ".rs") if path.parent.name == "it"} - {"main"}
-    assert tests & rooms
-    assert not tests - rooms - walks
+    assert tests & modules
+    assert not tests - modules - end_to_end_tests
 
 
 def test_every_feature_has_a_test_file():

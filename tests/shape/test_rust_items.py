@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.shape.repository import files_under
+from tests.shape.repository import files_under, read_text
 from tests.shape.rust_modules import PARSER, load_crate, node_text
 
 if TYPE_CHECKING:
@@ -19,6 +19,9 @@ CRATES = sorted({path.parts[1] for path in files_under("rust", ".toml") if len(p
 
 # Every client format has one of each. Only the module of its format imports it.
 ONE_PER_FORMAT = {"ResponseBuilder", "StreamWriter"}
+
+# A trait with more methods is split by capability.
+MAX_TRAIT_METHODS = 8
 
 TYPE_KINDS = {"struct_item", "enum_item", "union_item", "trait_item", "type_item"}
 
@@ -118,3 +121,23 @@ def test_tuples_are_found_in_each_kind_of_parameter(parameter: str, expected: bo
 def test_nested_types_have_names_and_associated_types_do_not():
     source = "struct A; impl T for A { type Item = u8; fn run() { enum B {} } } mod inner { type C = u8; }"
     assert sorted(type_names(source)) == ["A", "B", "C"]
+
+
+def trait_sizes(source: str) -> Iterator[tuple[str, int]]:
+    """Yields the name and the number of methods of each trait."""
+    for node in find_nodes(source, {"trait_item"}):
+        body = node.child_by_field_name("body")
+        members = body.named_children if body else []
+        methods = [member for member in members if member.type in {"function_item", "function_signature_item"}]
+        yield node_text(node.child_by_field_name("name")), len(methods)
+
+
+def test_traits_are_small():
+    sizes = [(path.as_posix(), *size) for path in files_under("rust", ".rs") for size in trait_sizes(read_text(path))]
+    assert len(sizes) > 25
+    assert not [size for size in sizes if size[2] > MAX_TRAIT_METHODS]
+
+
+def test_methods_of_a_trait_are_counted():
+    source = "trait Shape: Stream { type Item; const A: u8; fn read(&self); fn write(&self) { self.read() } }"
+    assert list(trait_sizes(source)) == [("Shape", 2)]

@@ -20,18 +20,21 @@ BANNED_FUNCTION_NAMES = {
 }  # fmt: skip
 # Names of variables and parameters that do not say what they hold: name the thing, such as `record` for `found`.
 BANNED_VARIABLE_NAMES = {
-    "anew", "asked", "asking", "beside", "came", "crowd", "found", "given", "ground", "heard", "held", "keeper", "kept",
-    "lent", "made", "named", "nobody", "one", "said", "seen", "shown", "speaks", "taken", "talk", "talks", "tells", "told",
-    "wanted", "whatever", "why", "wire",
+    "ahead", "anew", "anybody", "apart", "aside", "asked", "asking", "behind", "beside", "beyond", "boss", "calm",
+    "came", "carried", "crowd", "everybody", "everywhere", "farewell", "fate", "found", "friend", "given", "ground",
+    "heard", "held", "impatient", "keeper", "kept", "lent", "look", "looks", "made", "mend", "named", "nobody", "one",
+    "owed", "patient", "places", "room", "said", "scene", "seen", "shown", "speaks", "spoilt", "stranger",
+    "surroundings", "taken", "talk", "talks", "tells", "thaw", "through", "told", "twice", "walked", "wanted",
+    "whatever", "whom", "why", "wire", "wish",
 }  # fmt: skip
 # Files times banned names in them. The number may only fall.
-MAX_VAGUE_VARIABLES = 17
+MAX_VAGUE_VARIABLES = 14
 # A file name that tells nothing about its content. Test files have the name of a module or of a behaviour.
 BANNED_FILE_NAMES = {"answered", "asked", "found", "founded", "heard", "kept", "needed", "said", "told", "written"}
 BANNED_NAME_PARTS = {"told", "heard", "whoever", "farewell", "passport", "wallet", "desk", "dues", "unsaid", "errand"}
 BANNED_TEST_OPENERS = {"of", "what", "who", "whoever", "whose"}
 BANNED_OPENERS = {"Likewise", "Of", "Who", "Whoever", "Whose", "Whatever", "Whether"}
-MAX_SENTENCE_WORDS = 30
+MAX_SENTENCE_WORDS = 25
 # Occurrences of retired words in all comments and docstrings. The number may only fall.
 MAX_RETIRED_WORDS = 0
 

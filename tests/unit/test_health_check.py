@@ -104,7 +104,7 @@ def test_absent_gateway_is_reported_in_one_line():
     assert health == (False, f"not ready: http://127.0.0.1:{port}/ready: Connection refused")
 
 
-def test_url_below_a_path_is_kept(ready: Server):
+def test_base_url_may_have_a_path(ready: Server):
     assert check_health(f"{ready.url}/tools/gateway/", 3).is_ready
     assert ready.requests == ["GET /tools/gateway/ready HTTP/1.1"]
 

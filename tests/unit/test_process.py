@@ -39,8 +39,8 @@ def test_policy_follows_the_load(policy: Callable[[], int]) -> None:
         done += int(more * SchedPolicySwitcher.CHECK_INTERVAL_SECONDS)
         pace.update_policy()
         received.append(policy())
-    calm, busy = os.SCHED_OTHER, os.SCHED_BATCH
-    assert received == [calm, calm, busy, busy, calm, calm]
+    normal_policy, batch_policy = os.SCHED_OTHER, os.SCHED_BATCH
+    assert received == [normal_policy, normal_policy, batch_policy, batch_policy, normal_policy, normal_policy]
 
 
 LOW_PRIORITY_SCRIPT = """
@@ -69,7 +69,7 @@ def test_low_priority_applies_to_the_process_and_its_threads() -> None:
 
 
 @pytest.mark.parametrize(
-    ("soft", "hard", "raised", "room"),
+    ("soft", "hard", "raised", "max_clients"),
     [
         (1024, 20_256, [(20_256, 20_256)], 10_000),
         (20_256, 20_256, [], 10_000),
@@ -78,12 +78,12 @@ def test_low_priority_applies_to_the_process_and_its_threads() -> None:
     ],
 )
 def test_open_file_limit_is_raised_and_halved(
-    monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, raised: list[tuple[int, int]], room: int
+    monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, raised: list[tuple[int, int]], max_clients: int
 ) -> None:
     received: list[tuple[int, int]] = []
     monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
     monkeypatch.setattr(resource, "setrlimit", lambda _, both: received.append(both))
-    assert (raise_open_file_limit(), received) == (room, raised)
+    assert (raise_open_file_limit(), received) == (max_clients, raised)
 
 
 @pytest.mark.parametrize("is_abstract", [False, True])

@@ -127,7 +127,7 @@ def test_existing_file_becomes_private(tmp_path: Path):
 
 
 def test_rotates_by_size_and_deletes_the_oldest(tmp_path: Path):
-    file = RecordFile(record_settings(tmp_path, rotate_bytes=4096, keep=2))
+    file = RecordFile(record_settings(tmp_path, rotate_bytes=4096, max_rotated_files=2))
     for number in range(5):
         file.append(str(number).encode() * 3000)
     remaining = sorted((tmp_path / "deep").iterdir())
@@ -135,8 +135,8 @@ def test_rotates_by_size_and_deletes_the_oldest(tmp_path: Path):
     assert [path.read_text()[0] for path in remaining] == ["4", "3", "2"]
 
 
-def test_truncates_if_no_rotated_files_are_kept(tmp_path: Path):
-    file = RecordFile(record_settings(tmp_path, rotate_bytes=4096, keep=0))
+def test_truncates_file_without_rotation(tmp_path: Path):
+    file = RecordFile(record_settings(tmp_path, rotate_bytes=4096, max_rotated_files=0))
     file.append(b"a" * 3000)
     file.append(LARGE_BATCH)
     assert [path.read_bytes() for path in (tmp_path / "deep").iterdir()] == [LARGE_BATCH]

@@ -92,5 +92,7 @@ def test_message_counts_the_problems_that_are_not_listed():
 
 
 def test_scopes_of_another_key_type_need_no_suggestion():
-    beyond = sorted(SCOPES_BY_KEY_TYPE["organisation-service"] - SCOPES_BY_KEY_TYPE["workspace-user"])[:1]
-    assert unknown_scopes(beyond)[0].message == f"{beyond[0]!r} is not for keys of the type workspace-user"
+    foreign_scopes = sorted(SCOPES_BY_KEY_TYPE["organisation-service"] - SCOPES_BY_KEY_TYPE["workspace-user"])[:1]
+    assert (
+        unknown_scopes(foreign_scopes)[0].message == f"{foreign_scopes[0]!r} is not for keys of the type workspace-user"
+    )

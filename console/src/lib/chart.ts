@@ -27,9 +27,9 @@ const MIN_LEGEND_HEIGHT = 150;
 /** Adds up the bars, so that each begins where the one below it ends. */
 function stackBars(series: Series[]): (number | null)[][] {
   let below: number[] = [];
-  return series.map((one) => {
-    if (!one.isBar) return one.values;
-    below = one.values.map((value, index) => (value ?? 0) + (below[index] ?? 0));
+  return series.map((line) => {
+    if (!line.isBar) return line.values;
+    below = line.values.map((value, index) => (value ?? 0) + (below[index] ?? 0));
     return below;
   });
 }
@@ -72,15 +72,15 @@ export function drawChart(Plot: typeof uPlot, element: HTMLElement, options: Cha
       series: [
         { value: (_, value) => (value === null ? "" : new Date(value * 1000).toLocaleString("sv", { timeZone: options.zone })) },
         ...order.map((index) => {
-          const one = options.series[index] as Series;
-          const shared = { label: one.label, stroke: color(one.color), points: one.isBar ? { show: false } : { show: true, size: 5, filter: () => findLonely(one.values) } };
+          const series = options.series[index] as Series;
+          const shared = { label: series.label, stroke: color(series.color), points: series.isBar ? { show: false } : { show: true, size: 5, filter: () => findLonely(series.values) } };
           const value = (_: uPlot, __: number | null, ___: number, at: number | null): string => {
-            const found = at === null ? null : one.values[at];
-            return found === null || found === undefined ? "–" : options.format(found);
+            const point = at === null ? null : series.values[at];
+            return point === null || point === undefined ? "–" : options.format(point);
           };
-          const bars = one.isBar ? Plot.paths.bars?.({ size: [0.8, 40], align: 0 }) : undefined;
+          const bars = series.isBar ? Plot.paths.bars?.({ size: [0.8, 40], align: 0 }) : undefined;
           if (!bars) return { ...shared, value, width: 1.6 };
-          return { ...shared, value, fill: color(one.color), width: 0, paths: bars };
+          return { ...shared, value, fill: color(series.color), width: 0, paths: bars };
         }),
       ],
       hooks: {

@@ -4,7 +4,7 @@ import { jsonRequest, readWithKey } from "./key-requests";
 /** Maximum number of sets of variables in one request. */
 export const MAX_SETS = 20;
 
-interface Figures {
+interface RunFigures {
   /** Cost in US cents. */
   cost: number | null;
   input_tokens: number | null;
@@ -12,7 +12,7 @@ interface Figures {
   time_ms: number | null;
 }
 
-export interface ComparedRun extends Figures {
+export interface ComparedRun extends RunFigures {
   version: number;
   status: number;
   output: string | null;
@@ -22,7 +22,7 @@ export interface ComparedRun extends Figures {
   log_id: string | null;
 }
 
-export interface ComparedVersion extends Figures {
+export interface ComparedVersion extends RunFigures {
   selector: string;
   version: number;
   failed: number;

@@ -26,8 +26,8 @@ export class Draft<T extends object, D = unknown> {
   detail = $state.raw<D | null>(null);
   error = $state.raw<unknown>(null);
   isSaving = $state(false);
-  /** State that others saved meanwhile, if a save failed because of it. */
-  theirs = $state.raw<Opened<T, D> | null>(null);
+  /** Version that another user saved in the meantime. Set after a save failed with a conflict. */
+  savedByOthers = $state.raw<Opened<T, D> | null>(null);
   #base = $state.raw<T | null>(null);
   #etag = "";
   #source: Source<T, D>;
@@ -105,7 +105,7 @@ export class Draft<T extends object, D = unknown> {
 
   async #openTheirs(): Promise<void> {
     try {
-      this.theirs = await this.#source.load();
+      this.savedByOthers = await this.#source.load();
     } catch (error) {
       this.error = error;
     }
@@ -113,22 +113,22 @@ export class Draft<T extends object, D = unknown> {
 
   /** Returns the state that others saved with this user's changes; `null` without a conflict. */
   merge(): Merge<T> | null {
-    if (!this.theirs || !this.value || !this.#base) return null;
-    return mergeChanges(this.#base, $state.snapshot(this.value) as T, this.theirs.data);
+    if (!this.savedByOthers || !this.value || !this.#base) return null;
+    return mergeChanges(this.#base, $state.snapshot(this.value) as T, this.savedByOthers.data);
   }
 
   /** Applies this user's changes to the state that others saved, and saves the result. */
   async keepMine(): Promise<boolean> {
-    const [theirs, merge] = [this.theirs, this.merge()];
-    if (!theirs || !merge) return false;
-    this.#accept(theirs);
+    const [saved, merge] = [this.savedByOthers, this.merge()];
+    if (!saved || !merge) return false;
+    this.#accept(saved);
     this.value = structuredClone(merge.merged);
     return this.isDirty ? this.save() : true;
   }
 
   /** Discards this user's changes, and shows the state that others saved. */
   takeTheirs(): void {
-    if (this.theirs) this.#accept(this.theirs);
+    if (this.savedByOthers) this.#accept(this.savedByOthers);
   }
 
   #accept(loaded: Opened<T, D>): void {
@@ -136,7 +136,7 @@ export class Draft<T extends object, D = unknown> {
     this.#base = loaded.data;
     this.value = structuredClone(loaded.data);
     this.#etag = loaded.etag;
-    this.theirs = null;
+    this.savedByOthers = null;
     this.error = null;
   }
 }

@@ -21,10 +21,10 @@ export class LogTail {
     let isEnded = false;
     let end = (): void => undefined;
     const start = (): void => {
-      end = this.#connect(query, () => void again());
+      end = this.#connect(query, () => void reconnect());
     };
     // A browser does not reopen a stream that the gateway rejected, for example because the session has ended.
-    const again = async (): Promise<void> => {
+    const reconnect = async (): Promise<void> => {
       await get(api.GET("/v1/auth/self")).catch(() => null);
       await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
       if (!isEnded) start();
@@ -45,9 +45,9 @@ export class LogTail {
     let timer = 0;
     const show = (): void => {
       timer = 0;
-      const fresh = new Map(waiting.slice(-MAX_ROWS).reverse().map((log) => [log.id, log]));
+      const newRows = new Map(waiting.slice(-MAX_ROWS).reverse().map((log) => [log.id, log]));
       waiting = [];
-      this.rows = [...fresh.values(), ...this.rows.filter((row) => !fresh.has(row.id))].slice(0, MAX_ROWS);
+      this.rows = [...newRows.values(), ...this.rows.filter((row) => !newRows.has(row.id))].slice(0, MAX_ROWS);
     };
     source.addEventListener("log", (event: MessageEvent<string>) => {
       waiting.push(JSON.parse(event.data) as Schema["LogRecord"]);

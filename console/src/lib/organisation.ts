@@ -15,7 +15,7 @@ export interface OrganisationFields {
   blocksInlineConfigs: boolean;
   /** Flags for what roles may see and change, by name. */
   flags: Record<string, boolean>;
-  /** Who decides about the flags of a section. */
+  /** Roles that decide about the flags of a section. */
   sections: Record<string, Choice>;
   deniedFields: string[];
   inputGuardrails: string[];

@@ -18,7 +18,7 @@ function decodeSegment(segment: string): string {
 class Route {
   path = $state("");
   #search = $state("");
-  /** One signal for each parameter, so that a change of one loads nothing that depends only on others. */
+  /** One signal per query parameter, so that a change reloads only the data that depends on that parameter. */
   #params = $state<Record<string, string>>({});
 
   /** Path segments: the page, then its parameters. */

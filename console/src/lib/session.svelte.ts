@@ -15,7 +15,7 @@ export interface Credentials {
 
 class Session {
   self = $state<Self | null>(null);
-  /** True until the first answer of the gateway. */
+  /** True until the first response of the gateway. */
   isUnknown = $state(true);
   /** True if a session that was used here has expired. */
   isExpired = $state(false);

@@ -47,14 +47,14 @@ class Application(Litestar):
         return [*plugins, MsgspecDIPlugin()]
 
 
-def parts_of(app: Litestar) -> ApplicationParts:
+def split_services(app: Litestar) -> ApplicationParts:
     """Returns the services, the store and the jobs of an application."""
     return cast("Application", app).parts
 
 
 def create_context(request: Request[Any, Any, Any]) -> object:
     """Creates the context of a request that uses the store."""
-    store = cast("StoreComponents", parts_of(request.app).store)
+    store = cast("StoreComponents", split_services(request.app).store)
     return store.services.create_context(request)
 
 
@@ -62,7 +62,7 @@ def provide_part(name: str) -> Provide:
     """Returns a dependency that injects a service into routes."""
 
     def find_part(request: Request[Any, Any, Any]) -> object:
-        return parts_of(request.app).services[name]
+        return split_services(request.app).services[name]
 
     return Provide(find_part, sync_to_thread=False)
 
@@ -70,11 +70,11 @@ def provide_part(name: str) -> Provide:
 @asynccontextmanager
 async def run_jobs(app: Litestar) -> AsyncGenerator[None]:
     """Runs the jobs of the application."""
-    async with parts_of(app).run_jobs():
+    async with split_services(app).run_jobs():
         yield
 
 
 async def before_send_with_store(message: Message, scope: Scope) -> None:
     """Calls the store's hook for outgoing messages, if there is a store."""
-    if store := parts_of(scope["litestar_app"]).store:
+    if store := split_services(scope["litestar_app"]).store:
         await store.before_send(message, scope)

@@ -71,18 +71,18 @@ def build_router(names: Iterable[str]) -> Router:
     One router for all prefixes is registered much faster than one router for each. A handler that serves several paths
     needs memory only once.
     """
-    placed: list[Any] = []
+    prefixed_handlers: list[Any] = []
     paths: list[str] = []
     for name in names:
         routes: list[Any] = importlib.import_module(f"penstock.resources.{name}").routes
         prefixes = resources.path_prefixes(name)
-        placed += [_place_handler(handler, prefixes) for handler in routes] if prefixes else routes
+        prefixed_handlers += [_add_path_prefixes(handler, prefixes) for handler in routes] if prefixes else routes
         paths += [
             join_paths([prefix, path]) for prefix in prefixes for handler in routes for path in sorted(handler.paths)
         ]
     own_options = copy(list_methods)
     own_options.paths = set(paths)
-    router = Router("/", route_handlers=[own_options, *placed])
+    router = Router("/", route_handlers=[own_options, *prefixed_handlers])
     # Sorted for a stable OpenAPI document: it takes the description of a type from the first route that has the type.
     # The paths of a handler are a set, which has no order.
     positions = {path: position for position, path in enumerate(dict.fromkeys(paths))}
@@ -126,11 +126,11 @@ def list_methods(request: Request[Any, Any, Any]) -> Response[None]:
     return Response(None, headers={"allow": ", ".join(sorted(allowed))})
 
 
-def _place_handler(handler: HTTPRouteHandler, prefixes: Iterable[str]) -> HTTPRouteHandler:
+def _add_path_prefixes(handler: HTTPRouteHandler, prefixes: Iterable[str]) -> HTTPRouteHandler:
     """Returns a copy of a handler that serves its paths below each of the prefixes."""
-    placed = copy(handler)
-    placed.paths = {join_paths([prefix, path]) for prefix in prefixes for path in handler.paths}
-    return placed
+    prefixed_handlers = copy(handler)
+    prefixed_handlers.paths = {join_paths([prefix, path]) for prefix in prefixes for path in handler.paths}
+    return prefixed_handlers
 
 
 async def begin_request(request: Request[Any, Any, Any]) -> None:

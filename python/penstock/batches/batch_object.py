@@ -168,8 +168,10 @@ class SelectedProvider(NamedTuple):
     slug: str | None = None
 
 
-async def select_provider(session: TenantStore, headers: Mapping[str, str], able: Collection[str]) -> SelectedProvider:
-    """Returns the provider that runs a batch in its own batch API. `able` names providers with such an API. A config
+async def select_provider(
+    session: TenantStore, headers: Mapping[str, str], supported_providers: Collection[str]
+) -> SelectedProvider:
+    """Returns the provider that runs a batch in its own batch API. `supported_providers` names providers with such an API. A config
     is rejected, because it may lead to several providers.
     """
     provider_name = headers.get(f"{HEADER_PREFIX}provider") or ""
@@ -188,8 +190,8 @@ async def select_provider(session: TenantStore, headers: Mapping[str, str], able
                 "gateway_options", f"name the provider {slug!r}, which is not saved in this workspace"
             )
         provider = SelectedProvider(row["ai_provider_id"], row["id"], row["configurations"], slug)
-    if provider.provider not in able:
-        message = f"is '24h', which {provider.provider!r} does not run here: expected {', '.join(sorted(able))}; hint: immediate takes any provider"
+    if provider.provider not in supported_providers:
+        message = f"is '24h', which {provider.provider!r} does not run here: expected {', '.join(sorted(supported_providers))}; hint: immediate takes any provider"
         raise field_error("completion_window", message)
     return provider
 

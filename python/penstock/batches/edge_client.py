@@ -8,6 +8,7 @@ import json
 import logging
 from contextlib import asynccontextmanager
 from copy import copy
+from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 import httpx2
@@ -25,7 +26,6 @@ CONNECT_TIMEOUT_SECONDS = 5.0
 # Timeout of a request, as a multiple of `upstream.request_timeout_ms`: retries and fallbacks take longer than one
 # attempt.
 TIMEOUT_FACTOR = 3
-GOOD, ABSENT, UNAVAILABLE = 200, 404, 503
 MAX_ERROR_BODY_BYTES = 64 * 1024
 LOOPBACK_ADDRESSES = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - not bound, only replaced
 
@@ -70,7 +70,7 @@ class EdgeClient:
         reply = EdgeResponse(
             response.status_code, headers.get("x-request-id", ""), headers.get("retry-after", ""), body
         )
-        if reply.status == UNAVAILABLE and _parse_error(reply.body).get("code") == "draining":
+        if reply.status == HTTPStatus.SERVICE_UNAVAILABLE and _parse_error(reply.body).get("code") == "draining":
             message = "the edge is shutting down"
             raise EdgeUnavailableError(message)
         return reply
@@ -80,10 +80,12 @@ class EdgeClient:
         for any status but 200.
         """
         async with self._open_stream(call) as response:
-            if response.status_code != GOOD:
+            if response.status_code != HTTPStatus.OK:
                 detail = _parse_error(await self._read_body(response, MAX_ERROR_BODY_BYTES)).get("message", "")
                 message = f"{call.path} returned status {response.status_code} {detail}".rstrip()
-                raise (ResultsNotFoundError if response.status_code == ABSENT else IncompleteResponseError)(message)
+                raise (
+                    ResultsNotFoundError if response.status_code == HTTPStatus.NOT_FOUND else IncompleteResponseError
+                )(message)
             async for chunk in response.aiter_bytes():
                 yield chunk
 

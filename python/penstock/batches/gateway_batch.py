@@ -93,7 +93,7 @@ class GatewayBatch:
             if number in done:
                 continue
             await self._room.acquire()
-            if not await self._wait_for_turn():
+            if not await self._wait_for_rate_slot():
                 self._room.release()
                 self._left = True
                 break
@@ -104,7 +104,7 @@ class GatewayBatch:
         async with self._database.read_connection() as connection:
             return set(await connection.scalars(query))
 
-    async def _wait_for_turn(self) -> bool:
+    async def _wait_for_rate_slot(self) -> bool:
         """Waits until another line may start: at most `batches.concurrency` lines start in each `batches.interval_ms`.
         Returns false if no further line may start.
         """

@@ -53,12 +53,12 @@ class BatchInput:
         self._file_id: str = row["input_file_id"]
         self._endpoint: str = row["endpoint"]
         self._model: str | None = row["model"]
-        self._is_handed_over = bool(row["job"])
+        self._is_provider_batch = bool(row["job"])
 
     async def validate(
-        self, others: Callable[[BatchLine, BatchLine], Iterator[LineFault]] | None = None
+        self, check_consistency: Callable[[BatchLine, BatchLine], Iterator[LineFault]] | None = None
     ) -> tuple[int, list[InputError]]:
-        """Counts and validates the lines. Returns their number and the errors. `others` is an additional
+        """Counts and validates the lines. Returns their number and the errors. `check_consistency` is an additional
         check: it takes a line and the first line of the file, and yields further faults of the line.
         """
         names: set[str] = set()
@@ -72,7 +72,8 @@ class BatchInput:
             line = self._parse_line(number, text)
             if isinstance(line, BatchLine):
                 first = first or line
-                faults = itertools.chain(self._find_faults(line, names), others(line, first) if others else ())
+                further = check_consistency(line, first) if check_consistency else ()
+                faults = itertools.chain(self._find_faults(line, names), further)
                 first_error = next((InputError(*fault, number) for fault in faults), None)
                 names.add(line.custom_id)
             else:
@@ -120,7 +121,7 @@ class BatchInput:
         model = line.body.get("model")
         if not isinstance(model, str):
             yield "missing_model", "body.model is required: the batch has no default model", "body.model"
-        elif self._is_handed_over and model.startswith("@"):
+        elif self._is_provider_batch and model.startswith("@"):
             yield (
                 "invalid_model",
                 f"body.model is {model!r}: a provider runs this batch, so a line cannot name another provider",

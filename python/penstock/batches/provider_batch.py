@@ -16,7 +16,7 @@ from penstock.batches.provider_batch_guardrails import require_unguarded
 from penstock.batches.providers import batch_provider_for
 from penstock.batches.providers.batch_provider import LineResult
 from penstock.batches.providers.client import ProviderBusyError, RequestRejectedError
-from penstock.batches.records import AnsweredLine, BatchBilling, BatchInfo
+from penstock.batches.records import BatchBilling, BatchInfo, CompletedLine
 from penstock.errors import EdgeUnavailableError, IncompleteResponseError, ResultsNotFoundError, UnavailableError
 from penstock.job_loop import wait_for_event
 from penstock.kit.default_metadata import merge_metadata
@@ -53,13 +53,13 @@ class ProviderBatch:
         self._row_id: str = row["id"]
         self._owner = {name: row[name] for name in ("organisation_id", "workspace_id")}
         self._job: dict[str, Any] = dict(row["job"])
-        _, self._database, self._settings, self._figures, _ = self._places = dependencies
+        _, self._database, self._settings, self._figures, _ = self._dependencies = dependencies
         self._client = client
         self._provider = batch_provider_for(self._job["provider"])(client)
         # Jobs of earlier releases have no metadata.
         self._metadata = self._job.get("metadata") or merge_metadata(client.headers.get("x-gateway-metadata"))
         # If an earlier run collected the results, it may also have written the records of some lines.
-        self._again = "collected" in self._job
+        self._is_retry = "collected" in self._job
 
     async def run(self, batch_input: BatchInput) -> str:
         """Runs the batch and stores its results. Returns its final status."""
@@ -218,13 +218,13 @@ class ProviderBatch:
         page: dict[int, BatchLine] = {}
         ended_at: int = self._job.get("ended_at") or now()
         batch = BatchInfo(self._row_id, self._job, self._metadata, ended_at, self._owner)
-        book = BatchBilling(batch, self._places)
+        billing = BatchBilling(batch, self._dependencies)
         async for number, line in batch_input.requests():
             page[number] = line
             if len(page) >= PAGE_LINES:
-                await self._translate_page(page, book)
+                await self._translate_page(page, billing)
                 page = {}
-        await self._translate_page(page, book)
+        await self._translate_page(page, billing)
         async with self._database.write_transaction() as connection:
             # Results that are still raw belong to lines that the input does not have.
             conditions = (batch_lines.c.batch_id == self._row_id, batch_lines.c.content.startswith(RAW_PREFIX))
@@ -234,7 +234,7 @@ class ProviderBatch:
         self._figures.succeeded_lines += counts["completed"]
         self._figures.failed_lines += counts["failed"]
 
-    async def _translate_page(self, page: dict[int, BatchLine], book: BatchBilling) -> None:
+    async def _translate_page(self, page: dict[int, BatchLine], billing: BatchBilling) -> None:
         conditions = (batch_lines.c.batch_id == self._row_id, batch_lines.c.number.in_(list(page)))
         query = select(batch_lines.c.number, batch_lines.c.content).where(*conditions).order_by(batch_lines.c.number)
         async with self._database.read_connection() as connection:
@@ -245,10 +245,12 @@ class ProviderBatch:
             if row.content.startswith(RAW_PREFIX)
         }
         responses = [
-            AnsweredLine(number, page[number], outcome.response) for number, outcome in read.items() if outcome.response
+            CompletedLine(number, page[number], outcome.response)
+            for number, outcome in read.items()
+            if outcome.response
         ]
         # Records are written first, so that every translated result has its record.
-        await book.write_records(responses, again=self._again)
+        await billing.write_records(responses, is_retry=self._is_retry)
         changes = [self._to_output_row(number, page[number], outcome) for number, outcome in read.items()]
         if self._job["ended"] == COMPLETED:
             await self._insert_lines(

@@ -46,7 +46,7 @@ class BatchInfo(NamedTuple):
     owner: Mapping[str, Any] = {}
 
 
-class AnsweredLine(NamedTuple):
+class CompletedLine(NamedTuple):
     """A batch line with the response that the provider returned for it."""
 
     line_number: int
@@ -60,26 +60,26 @@ class BatchBilling:
     def __init__(self, batch: BatchInfo, dependencies: BatchDependencies) -> None:
         """Stores the batch and its dependencies. `write_records` loads the prices."""
         self._batch = batch
-        self._places = dependencies
+        self._dependencies = dependencies
         self._ledger: BatchRecorder | None = None
         self._saved = SavedPrices({})
         self._budgets: BatchBudgets | None = None
         self._fields: dict[str, Any] = {"source": SOURCE, "metadata": batch.metadata, **batch.owner}
 
-    async def write_records(self, responses: Iterable[AnsweredLine], *, again: bool) -> None:
-        """Writes the records of these lines together. If `again` is true, skips lines whose records an earlier run has
+    async def write_records(self, responses: Iterable[CompletedLine], *, is_retry: bool) -> None:
+        """Writes the records of these lines together. If `is_retry` is true, skips lines whose records an earlier run has
         written.
         """
         all_responses = list(responses)
-        if not all_responses or not self._places.settings.records.enabled:
+        if not all_responses or not self._dependencies.settings.records.enabled:
             return
         ledger = self._ledger or await self._open_ledger()
         before = ledger.cost
         lines = b"".join(self._encode_line(ledger, response) for response in all_responses)
-        self._places.metrics.cost_nanodollars += ledger.cost - before
+        self._dependencies.metrics.cost_nanodollars += ledger.cost - before
         for _ in range(MAX_WRITE_ATTEMPTS):
             # In a thread, because the write blocks on disk I/O.
-            if await asyncio.to_thread(self._places.records.append_lines, lines, again=again):
+            if await asyncio.to_thread(self._dependencies.records.append_lines, lines, is_retry=is_retry):
                 return
             await asyncio.sleep(RETRY_DELAY_SECONDS)
         log.error(
@@ -93,11 +93,11 @@ class BatchBilling:
         if workspace_id := self._batch.owner.get("workspace_id"):
             self._fields["workspace_slug"] = await self._find_workspace_slug(workspace_id)
             self._budgets = await self._load_budgets(workspace_id)
-        self._ledger = await asyncio.to_thread(_create_ledger, self._places)
+        self._ledger = await asyncio.to_thread(_create_ledger, self._dependencies)
         return self._ledger
 
     async def _load_saved_prices(self, integration_id: str) -> SavedPrices:
-        async with self._places.database.read_connection() as connection:
+        async with self._dependencies.database.read_connection() as connection:
             saved_prices = await load_saved_prices(connection, integrations.c.id == integration_id)
         return saved_prices.get(integration_id, SavedPrices({}))
 
@@ -113,21 +113,21 @@ class BatchBilling:
             job.get("endpoint", ""),
             self._batch.metadata,
         )
-        async with self._places.database.read_connection() as connection:
+        async with self._dependencies.database.read_connection() as connection:
             return await BatchBudgets.load(connection, subject)
 
     async def _find_workspace_slug(self, workspace_id: str) -> str | None:
-        async with self._places.database.read_connection() as connection:
+        async with self._dependencies.database.read_connection() as connection:
             return await connection.scalar(select(workspaces.c.slug).where(workspaces.c.id == workspace_id))
 
-    def _encode_line(self, ledger: BatchRecorder, answered_line: AnsweredLine) -> bytes:
+    def _encode_line(self, ledger: BatchRecorder, answered_line: CompletedLine) -> bytes:
         line = ledger.record(self._encode_entry(answered_line), _encode_body(answered_line))
         record: dict[str, Any] = msgspec.json.decode(line)
         budgets = self._budgets.list_uses(record["ai_model"]) if self._budgets else []
         limits = {"limits": {"budgets": budgets}} if budgets else {}
         return msgspec.json.encode(record | self._fields | limits) + b"\n"
 
-    def _encode_entry(self, answered_line: AnsweredLine) -> bytes:
+    def _encode_entry(self, answered_line: CompletedLine) -> bytes:
         model = str(answered_line.line.body.get("model", ""))
         entry = {
             "id": line_id(self._batch.id, answered_line.line_number),
@@ -148,5 +148,5 @@ def _create_ledger(dependencies: BatchDependencies) -> BatchRecorder:
     return BatchRecorder(msgspec.json.encode(engine_export.export_prices(dependencies.settings)))
 
 
-def _encode_body(answered_line: AnsweredLine) -> bytes:
+def _encode_body(answered_line: CompletedLine) -> bytes:
     return msgspec.json.encode(answered_line.response.get("body"))

@@ -87,4 +87,4 @@ def _flush_to_disk(file: BinaryIO) -> None:
 
 
 def _storage_error(error: OSError) -> UnavailableError:
-    return UnavailableError(f"files cannot be kept or read for now: {error.strerror}")
+    return UnavailableError(f"files cannot be stored or read or read for now: {error.strerror}")

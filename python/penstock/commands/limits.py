@@ -31,7 +31,7 @@ DAYS_OPTION = click.option(
 )
 
 
-@limits.command(epilog="Example: penstock limits near --min-used 90")
+@limits.command("near", epilog="Example: penstock limits near --min-used 90")
 @with_connection_options
 @WORKSPACE_OPTION
 @click.option(
@@ -42,7 +42,7 @@ DAYS_OPTION = click.option(
     help="Only limits of which this much is used, in percent.",
 )
 @JSON_OPTION
-def near(url: str, api_key: str, workspace: str | None, *, min_used: float, as_json: bool) -> None:
+def list_near_limits(url: str, api_key: str, workspace: str | None, *, min_used: float, as_json: bool) -> None:
     """List the budgets and rate limits that are close to their limit, the most used first. Rates are those of the logs."""
     budgets = _read(url, api_key, "usage", workspace, min_used_percent=min_used, page_size=MAX_ROWS)
     rates = _read(url, api_key, "rates", workspace, min_used_percent=min_used)

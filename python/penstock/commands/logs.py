@@ -279,15 +279,15 @@ def show_trace(url: str, api_key: str, trace_id: str, *, time_zone: zoneinfo.Zon
         return
     rows = [
         [f"{indent}{log['span_name'] or log['span_id'] or '-'}", *_log_row(log, time_zone)]
-        for indent, log in _walk(trace["data"])
+        for indent, log in _iter_tree_lines(trace["data"])
     ]
     print_table(("span", f"time ({time_zone.key})", *LOG_COLUMNS), rows)
 
 
-def _walk(nodes: Sequence[Mapping[str, Any]], depth: int = 0) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _iter_tree_lines(nodes: Sequence[Mapping[str, Any]], depth: int = 0) -> Iterator[tuple[str, Mapping[str, Any]]]:
     for node in nodes:
         yield "└ ".rjust(2 * depth) if depth else "", node
-        yield from _walk(cast("Sequence[Mapping[str, Any]]", node["children"]), depth + 1)
+        yield from _iter_tree_lines(cast("Sequence[Mapping[str, Any]]", node["children"]), depth + 1)
 
 
 @logs.command("tail", epilog="Example: penstock logs tail --status 500")

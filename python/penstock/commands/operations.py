@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.jobs.doctor import Finding
 
 CONFIG_OPTION = click.option("--config", metavar="FILE", help="Settings file. [default: ./penstock.toml if there]")
-MARKS = {"ok": "ok", "warning": "WARNING", "failed": "FAILED", "skipped": "skipped"}
+STATUS_LABELS = {"ok": "ok", "warning": "WARNING", "failed": "FAILED", "skipped": "skipped"}
 SHELLS = ("bash", "zsh", "fish")
 ARCHIVE = click.Path(dir_okay=False, allow_dash=True, path_type=Path)
 
@@ -52,10 +52,10 @@ def doctor(config: str | None, *, offline: bool, as_json: bool) -> None:
 
 def _print_findings(findings: list[Finding]) -> None:
     for finding in findings:
-        click.echo(f"{MARKS[finding.status]:8} {finding.name}: {finding.message}")
+        click.echo(f"{STATUS_LABELS[finding.status]:8} {finding.name}: {finding.message}")
         if finding.hint:
             click.echo(f"{'':8} hint: {finding.hint}")
-    counts = [f"{sum(finding.status == status for finding in findings)} {status}" for status in MARKS]
+    counts = [f"{sum(finding.status == status for finding in findings)} {status}" for status in STATUS_LABELS]
     click.echo(f"\n{', '.join(counts)}")
 
 

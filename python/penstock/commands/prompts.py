@@ -215,12 +215,12 @@ def _put_labels(remote: ManagementClient, path: str, query: str, requested: list
     """Sets the labels of the newest version of a prompt to exactly these."""
     version = remote.request("GET", path + query)
     present = {label["name"] for label in version["prompt_version_labels"]}
-    place = f"{path}/versions/{version['prompt_version_id']}{query}"
+    version_path = f"{path}/versions/{version['prompt_version_id']}{query}"
     if present - set(requested):
-        remote.request("PUT", place, {"label_id": None})
+        remote.request("PUT", version_path, {"label_id": None})
         present = set[str]()
     for name in sorted(set(requested) - present):
-        remote.request("PUT", place, {"label_id": name})
+        remote.request("PUT", version_path, {"label_id": name})
 
 
 def _read_stored(remote: ManagementClient, workspace: str | None) -> PromptFolder:

@@ -140,14 +140,14 @@ def list_users(url: str, api_key: str, role: str | None, *, as_json: bool) -> No
 @with_connection_options
 @click.argument("email")
 @click.option("--role", default="member", show_default=True, help="Role in the organisation: admin or member.")
-@click.option("--workspace", "places", multiple=True, help="Workspace to join: id or slug; may be repeated.")
+@click.option("--workspace", "workspaces", multiple=True, help="Workspace to join: id or slug; may be repeated.")
 @click.option("--workspace-role", default="member", show_default=True, help="Role there: admin, manager or member.")
 @prints_field("invite_link")
 def invite_user(
-    url: str, api_key: str, email: str, role: str, places: tuple[str, ...], workspace_role: str
+    url: str, api_key: str, email: str, role: str, workspaces: tuple[str, ...], workspace_role: str
 ) -> dict[str, Any]:
     """Invite a person and print the link that sets the password. The link works once, for a week."""
-    joined = [{"id": place, "role": workspace_role} for place in places]
+    joined = [{"id": workspace, "role": workspace_role} for workspace in workspaces]
     with open_remote(url, api_key) as remote:
         body = {"email": email, "role": role, "workspaces": joined}
         return remote.request("POST", "/v1/admin/users/invites", body)

@@ -74,7 +74,12 @@ def apply(  # noqa: PLR0913, PLR0917 - one parameter for each option
         raise click.UsageError(message)
     with open_remote(url, api_key) as remote:
         plan = Plan(
-            remote, _load_yaml(file), os.environ, prune=prune, key=api_key, bar=partial(_with_progress_bar, "reading")
+            remote,
+            _load_yaml(file),
+            os.environ,
+            prune=prune,
+            key=api_key,
+            track_progress=partial(_with_progress_bar, "reading"),
         )
         if as_json:
             changes = [{"sign": step.sign, "summary": step.summary, "path": step.path} for step in plan.steps]
@@ -116,8 +121,8 @@ def _with_progress_bar(label: str, steps: list[Item]) -> Iterator[Item]:
     if len(steps) < MIN_PROGRESS_STEPS or not sys.stderr.isatty():
         yield from steps
         return
-    with click.progressbar(steps, label=label, file=sys.stderr) as bar:
-        yield from bar
+    with click.progressbar(steps, label=label, file=sys.stderr) as track_progress:
+        yield from track_progress
 
 
 def _yaml_codec() -> Any:  # noqa: ANN401 - its types are not published

@@ -125,7 +125,7 @@ class ResourceKind:
         rows = state.remote.iter_rows(self.path + self.workspace_query(workspace))
         return [self.export_row(state, row) for row in rows if self.includes_row(state, row, workspace)]
 
-    def includes_row(self, _ground: GatewayState, _row: JsonObject, _place: JsonObject | None) -> bool:
+    def includes_row(self, _state: GatewayState, _row: JsonObject, _workspace: JsonObject | None) -> bool:
         """Returns true if a listed row belongs to this kind."""
         return True
 
@@ -152,13 +152,13 @@ class ResourceKind:
             }
         return changed
 
-    def confirm_changes(self, _ground: GatewayState, _there: JsonObject, changed: JsonObject) -> JsonObject:
+    def confirm_changes(self, _state: GatewayState, _stored: JsonObject, changed: JsonObject) -> JsonObject:
         """Removes changes that turn out to be none. Overridden by kinds for which only the gateway can compare the
         values.
         """
         return changed
 
-    def can_skip_creation(self, _ground: GatewayState, resource: JsonObject) -> bool:
+    def can_skip_creation(self, _state: GatewayState, resource: JsonObject) -> bool:
         """Returns true if a missing resource need not be created."""
         return is_expired(resource)
 
@@ -177,7 +177,7 @@ class ResourceKind:
         """Deletes a resource."""
         state.remote.request("DELETE", self.resource_path(stored, workspace))
 
-    def is_protected(self, _ground: GatewayState, _there: JsonObject) -> bool:
+    def is_protected(self, _state: GatewayState, _stored: JsonObject) -> bool:
         """Returns true if a resource must never be deleted."""
         return False
 
@@ -189,7 +189,7 @@ class ResourceKind:
         """Returns the query string that selects the workspace."""
         return f"?workspace_id={workspace['id']}" if workspace else ""
 
-    def resource_path(self, stored: JsonObject, _place: JsonObject | None) -> str:
+    def resource_path(self, stored: JsonObject, _workspace: JsonObject | None) -> str:
         """Returns the API path of a resource."""
         return f"{self.path}/{stored['id']}"
 
@@ -200,7 +200,7 @@ class Users(ResourceKind):
     name, path, fields, fixed, named_by = "users", USERS_PATH, ("role",), ("email",), ("email",)
     email_field = "email"
 
-    def is_protected(self, _ground: GatewayState, stored: JsonObject) -> bool:
+    def is_protected(self, _state: GatewayState, stored: JsonObject) -> bool:
         """Returns true for the owner of the organisation."""
         return stored["role"] == "owner"
 
@@ -212,7 +212,7 @@ class Invites(ResourceKind):
     fixed = ("email", "role", "workspaces", "workspace_api_key_details")
     named_by = ("email",)
 
-    def includes_row(self, _ground: GatewayState, row: JsonObject, _place: JsonObject | None) -> bool:
+    def includes_row(self, _state: GatewayState, row: JsonObject, _workspace: JsonObject | None) -> bool:
         """Returns true for pending invitations only."""
         return row["status"] == "pending"
 
@@ -301,7 +301,7 @@ class Providers(ResourceKind):
     fields = ("name", "note", "tags", *LIMIT_FIELDS)
     fixed = ("slug", "integration_id")
 
-    def includes_row(self, state: GatewayState, row: JsonObject, _place: JsonObject | None) -> bool:
+    def includes_row(self, state: GatewayState, row: JsonObject, _workspace: JsonObject | None) -> bool:
         """Returns true for providers, false for virtual keys."""
         return row["integration_id"] in state.integrations
 
@@ -394,7 +394,7 @@ class ApiKeys(ResourceKind):
     email_field = "user"
     keeps_slug = False
 
-    def includes_row(self, _ground: GatewayState, row: JsonObject, workspace: JsonObject | None) -> bool:
+    def includes_row(self, _state: GatewayState, row: JsonObject, workspace: JsonObject | None) -> bool:
         """Returns true for keys of this workspace, or of the organisation itself."""
         return row["workspace_id"] == (workspace["id"] if workspace else None)
 

@@ -98,13 +98,13 @@ class Step(NamedTuple):
             raise RemoteError(": ".join(part for part in (self.path, self.summary, str(error)) if part)) from None
 
 
-def export_state(remote: ManagementClient, bar: ProgressBar = iter) -> JsonObject:
+def export_state(remote: ManagementClient, track_progress: ProgressBar = iter) -> JsonObject:
     """Returns the complete state as a document; credentials stay masked."""
-    return _read_state(GatewayState(remote), bar)
+    return _read_state(GatewayState(remote), track_progress)
 
 
-def _read_state(state: GatewayState, bar: ProgressBar) -> JsonObject:
-    workspaces = [_read_workspace(state, row) for row in bar(state.workspaces)]
+def _read_state(state: GatewayState, track_progress: ProgressBar) -> JsonObject:
+    workspaces = [_read_workspace(state, row) for row in track_progress(state.workspaces)]
     parts = {
         part: omit_fields(state.remote.request("GET", f"{ORGANISATION_PATH}/{part}"), "object")
         for part in ORGANISATION_PARTS
@@ -131,7 +131,7 @@ class Plan:
         *,
         prune: bool,
         key: str = "",
-        bar: ProgressBar = iter,
+        track_progress: ProgressBar = iter,
     ) -> None:
         """Compares the document with the gateway. Changes nothing."""
         self._prune = prune
@@ -146,8 +146,8 @@ class Plan:
         document = cast("JsonObject", resolve_references("", dict(desired_state), environ, self._problems))
         self._problems += find_shape_problems(document)
         self._raise_problems()
-        self._ground = GatewayState(remote, key)
-        self._build_steps(document, _read_state(self._ground, bar))
+        self._state = GatewayState(remote, key)
+        self._build_steps(document, _read_state(self._state, track_progress))
         self.steps += reversed(self._removals)
         self._raise_problems()
 
@@ -176,7 +176,7 @@ class Plan:
         if changed:
             path, summary = f"{ORGANISATION_PATH}/{part}", f"organisation {part}: {', '.join(changed)}"
             self._add_step(
-                "~", summary, f"organisation.{part}", lambda: self._ground.remote.request("PUT", path, changed)
+                "~", summary, f"organisation.{part}", lambda: self._state.remote.request("PUT", path, changed)
             )
 
     def _pair_workspaces(
@@ -202,8 +202,8 @@ class Plan:
         for removed in remaining if self._prune and "workspaces" in desired else []:
             if not removed["is_default"]:
                 body: JsonObject = {"name": removed["name"], "force_delete": True}
-                act = partial(self._ground.remote.request, "DELETE", f"{WORKSPACES_PATH}/{removed['id']}", body)
-                self._removals.append(Step("-", f"workspace {removed['name']}", "", act))
+                operation = partial(self._state.remote.request, "DELETE", f"{WORKSPACES_PATH}/{removed['id']}", body)
+                self._removals.append(Step("-", f"workspace {removed['name']}", "", operation))
         return pairs
 
     def _find_workspace(self, path: str, workspace: JsonObject, remaining: list[JsonObject]) -> JsonObject | None:
@@ -228,7 +228,7 @@ class Plan:
         slug = workspace.get("slug")
         if slug and slug != existing["slug"]:
             at, summary = f"{WORKSPACES_PATH}/{existing['id']}", f"workspace {workspace['name']}: slug"
-            self._add_step("~", summary, path, partial(self._ground.remote.request, "PUT", at, {"slug": slug}))
+            self._add_step("~", summary, path, partial(self._state.remote.request, "PUT", at, {"slug": slug}))
 
     def _workspace_creation(self, workspace: JsonObject, workspace_ref: JsonObject) -> Callable[[], None]:
         names = ("slug", INITIAL_USAGE, *WORKSPACE_FIELDS)
@@ -238,7 +238,7 @@ class Plan:
             body["defaults"] = omit_fields(body["defaults"], "user_api_key_config")
 
         def create() -> None:
-            created = self._ground.remote.request("POST", WORKSPACES_PATH, body)
+            created = self._state.remote.request("POST", WORKSPACES_PATH, body)
             workspace_ref["id"] = created["id"]
 
         return create
@@ -261,9 +261,9 @@ class Plan:
             if may_differ:
                 # The change of the organisation is applied first, and may have changed values that this workspace
                 # inherits.
-                now = self._diff_workspace(fields, self._ground.remote.request("GET", at))
+                now = self._diff_workspace(fields, self._state.remote.request("GET", at))
             if now:
-                self._ground.remote.request("PUT", at, now)
+                self._state.remote.request("PUT", at, now)
 
         changed_names = ", ".join(dict.fromkeys([*changed, *may_differ]))
         self._add_step("~", f"workspace {workspace['name']}: {changed_names}", path, update)
@@ -303,21 +303,21 @@ class Plan:
             remaining.remove(existing)
             self._plan_change(kind, path, summary, resource, existing, workspace_ref)
         for removed in remaining if self._prune else []:
-            if not kind.is_protected(self._ground, removed):
-                act = partial(kind.delete, self._ground, workspace_ref, removed)
-                self._removals.append(Step("-", f"{inside}{kind.name} {kind.display_name(removed)}", "", act))
+            if not kind.is_protected(self._state, removed):
+                operation = partial(kind.delete, self._state, workspace_ref, removed)
+                self._removals.append(Step("-", f"{inside}{kind.name} {kind.display_name(removed)}", "", operation))
 
     def _plan_creation(
         self, kind: ResourceKind, path: str, summary: str, resource: JsonObject, workspace_ref: JsonObject | None
     ) -> None:
-        if kind.can_skip_creation(self._ground, resource):
+        if kind.can_skip_creation(self._state, resource):
             return
-        if (email := resource.get(kind.email_field)) and email not in self._ground.ids:
+        if (email := resource.get(kind.email_field)) and email not in self._state.ids:
             problem = Problem(f"{path}.{kind.email_field}", f"{email!r} is no user here; hint: organisation.invites")
             self._problems.append(problem)
 
         def create() -> None:
-            created = kind.create(self._ground, workspace_ref, resource)
+            created = kind.create(self._state, workspace_ref, resource)
             for name, text in (("key", created.get("key")), ("link", created.get("invite_link"))):
                 if text:
                     self.texts.append((name, summary, text))
@@ -333,21 +333,21 @@ class Plan:
         existing: JsonObject,
         workspace_ref: JsonObject | None,
     ) -> None:
-        fixed = cast("JsonObject", replace_ids_by_slugs(kind.fixed_values(resource), self._ground.named))
+        fixed = cast("JsonObject", replace_ids_by_slugs(kind.fixed_values(resource), self._state.named))
         other = diff_fields(fixed, existing)
         reason = "is chosen once, at creation, and differs on the gateway; hint: delete it first"
         self._problems += [Problem(f"{path}.{name}", reason) for name in other]
         if changed := kind.confirm_changes(
-            self._ground, existing, kind.diff_resource(resource, existing, prune=self._prune)
+            self._state, existing, kind.diff_resource(resource, existing, prune=self._prune)
         ):
 
             def update() -> None:
-                kind.update(self._ground, workspace_ref, existing, changed)
+                kind.update(self._state, workspace_ref, existing, changed)
 
             self._add_step("~", f"{summary}: {', '.join(changed)}", path, update)
 
-    def _add_step(self, sign: str, summary: str, path: str, act: Callable[[], Any]) -> None:
-        self.steps.append(Step(sign, summary, path, act))
+    def _add_step(self, sign: str, summary: str, path: str, operation: Callable[[], Any]) -> None:
+        self.steps.append(Step(sign, summary, path, operation))
 
 
 def find_shape_problems(document: JsonObject) -> Iterator[Problem]:

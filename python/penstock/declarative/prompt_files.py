@@ -169,11 +169,11 @@ def _read_files(folder: Path, prefix: str, problems: list[Problem], unusable: li
     return {slug: document for slug, document in read.items() if document is not None}
 
 
-def _read_file(path: Path, place: str, problems: list[Problem], unusable: list[Problem]) -> JsonObject | None:
+def _read_file(path: Path, document_path: str, problems: list[Problem], unusable: list[Problem]) -> JsonObject | None:
     from ruamel.yaml import YAML  # noqa: PLC0415 - loads slowly
     from ruamel.yaml.error import YAMLError  # noqa: PLC0415 - loads slowly
 
-    name = place + path.name
+    name = document_path + path.name
     if not SLUG_PATTERN.fullmatch(path.stem):
         problems.append(Problem(name, "is not named after a slug; expected letters, digits, `-`, `_` and `.`"))
         return None
@@ -197,7 +197,7 @@ def _read_file(path: Path, place: str, problems: list[Problem], unusable: list[P
             Problem(name, f"nests too deep; at most {MAX_FILE_DEPTH} levels of mappings and lists are allowed")
         )
         return None
-    return _validate(name, content, problems, is_partial=bool(place))
+    return _validate(name, content, problems, is_partial=bool(document_path))
 
 
 def _validate(name: str, content: object, problems: list[Problem], *, is_partial: bool) -> JsonObject | None:

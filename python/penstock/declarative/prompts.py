@@ -41,7 +41,7 @@ class Labels(ResourceKind):
         """Returns the labels of a workspace; empty for the organisation."""
         return super().read_all(state, workspace) if workspace else []
 
-    def includes_row(self, _ground: GatewayState, row: JsonObject, _place: JsonObject | None) -> bool:
+    def includes_row(self, _state: GatewayState, row: JsonObject, _workspace: JsonObject | None) -> bool:
         """Returns false for labels that every workspace has."""
         return not row["is_universal"]
 
@@ -148,9 +148,9 @@ def put_labels(state: GatewayState, path: str, desired: Iterable[str]) -> None:
     """Sets the labels of the published version of a prompt to exactly these."""
     version = state.remote.request("GET", f"{path}?version=default")
     present = {label["name"] for label in version["prompt_version_labels"]}
-    place = f"{path}/versions/{version['prompt_version_id']}"
+    version_path = f"{path}/versions/{version['prompt_version_id']}"
     if present - set(desired):
-        state.remote.request("PUT", place, {"label_id": None})
+        state.remote.request("PUT", version_path, {"label_id": None})
         present = set[str]()
     for name in sorted(set(desired) - present):
-        state.remote.request("PUT", place, {"label_id": name})
+        state.remote.request("PUT", version_path, {"label_id": name})

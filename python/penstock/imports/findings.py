@@ -32,7 +32,7 @@ class Status(StrEnum):
 SEVERITY = {status: rank for rank, status in enumerate(Status)}
 
 
-class Mark(NamedTuple):
+class ImportStatus(NamedTuple):
     """Status of one value with its explanation."""
 
     status: Status
@@ -63,7 +63,7 @@ class Ledger:
     def __init__(self, sources: Iterable[Source]) -> None:
         """Lists the leaves of the sources. None has a status yet."""
         self.sources = list(sources)
-        self._marks: list[dict[Path, Mark | None]] = [
+        self._statuses: list[dict[Path, ImportStatus | None]] = [
             dict.fromkeys(iter_leaves(source.tree)) for source in self.sources
         ]
 
@@ -71,20 +71,20 @@ class Ledger:
         """Returns the root of each source."""
         return [Node(self, index, (), source.tree) for index, source in enumerate(self.sources)]
 
-    def mark(self, source: int, path: Path, value: object, mark: Mark) -> None:
+    def set_status(self, source: int, path: Path, value: object, new: ImportStatus) -> None:
         """Sets the status of all leaves at or below a path. A leaf keeps a more severe status that it already has."""
-        marks = self._marks[source]
+        statuses = self._statuses[source]
         for leaf in iter_leaves(value, path):
-            before = marks[leaf]
-            if before is None or SEVERITY[before.status] < SEVERITY[mark.status]:
-                marks[leaf] = mark
+            before = statuses[leaf]
+            if before is None or SEVERITY[before.status] < SEVERITY[new.status]:
+                statuses[leaf] = new
 
     def findings(self) -> list[Finding]:
         """Returns a finding for every leaf, in the order of the sources. Rows of a table are merged."""
         merged: dict[tuple[str, str, Status, str], Finding] = {}
-        for source, marks in zip(self.sources, self._marks, strict=True):
-            for path, mark in marks.items():
-                status, message = mark or Mark(Status.UNSUPPORTED, UNREAD_MESSAGE if path else EMPTY_MESSAGE)
+        for source, statuses in zip(self.sources, self._statuses, strict=True):
+            for path, entry in statuses.items():
+                status, message = entry or ImportStatus(Status.UNSUPPORTED, UNREAD_MESSAGE if path else EMPTY_MESSAGE)
                 display_path = render_path(path, is_table=source.is_table)
                 item = Finding(source.name, display_path, status, message, source.find_line(path))
                 key = (item.source, item.path, item.status, item.message)
@@ -132,22 +132,22 @@ class Node:
 
     def exact(self, message: str = "imported") -> None:
         """Marks all leaves at or below this value as imported exactly."""
-        self._mark(Status.EXACT, message)
+        self._set_status(Status.EXACT, message)
 
     def approximate(self, message: str) -> None:
         """Marks all leaves as imported with a different effect, which the message describes."""
-        self._mark(Status.APPROXIMATE, message)
+        self._set_status(Status.APPROXIMATE, message)
 
     def manual(self, message: str) -> None:
         """Marks all leaves as not imported; the message describes what the user can do instead."""
-        self._mark(Status.MANUAL, message)
+        self._set_status(Status.MANUAL, message)
 
     def unsupported(self, message: str) -> None:
         """Marks all leaves as not imported, because this gateway has no equivalent."""
-        self._mark(Status.UNSUPPORTED, message)
+        self._set_status(Status.UNSUPPORTED, message)
 
-    def _mark(self, status: Status, message: str) -> None:
-        self._ledger.mark(self._source, self.path, self.value, Mark(status, message))
+    def _set_status(self, status: Status, message: str) -> None:
+        self._ledger.set_status(self._source, self.path, self.value, ImportStatus(status, message))
 
     def child(self, name: str | int) -> Node | None:
         """Returns a field of a mapping; `None` if it is missing or null. A null is marked as exact: it has no

@@ -37,7 +37,7 @@ class Fallbacks(NamedTuple):
     content_policy: Mapping[str, Sequence[str]]
     default: Sequence[str] = ()
 
-    def of_all_errors(self, name: str) -> Sequence[str]:
+    def fallbacks_for_every_error(self, name: str) -> Sequence[str]:
         """Returns the fallbacks of a model for all errors."""
         return self.general.get(name) or self.general.get("*") or self.default
 
@@ -120,13 +120,16 @@ class ModelRouting:
         }
 
     def _aliases_in(self, name: str, allowed: Collection[str]) -> bool:
-        return any(alias in allowed for alias, meant in self.aliases.items() if meant == name)
+        return any(alias in allowed for alias, target_name in self.aliases.items() if target_name == name)
 
     def _query(self, name: str, allowed: Collection[str] | None) -> object:
         if "*" in name:
             escaped = "".join(f"\\{item}" if item in REGEX_SPECIAL and item != "*" else item for item in name)
             return {"$regex": f"^{escaped.replace('*', '.*')}$"}
-        names = [name, *(alias for alias, meant in self.aliases.items() if meant == name and alias not in self.groups)]
+        names = [
+            name,
+            *(alias for alias, target_name in self.aliases.items() if target_name == name and alias not in self.groups),
+        ]
         remaining = [name for name in names if allowed is None or name in allowed] or names
         return remaining[0] if len(remaining) == 1 else {"$in": remaining}
 
@@ -158,7 +161,7 @@ class ModelRouting:
         content = self._fallbacks.content_policy.get(name, ())
         special = follow([*context, *content])
         target = base
-        if others := follow(self._fallbacks.of_all_errors(name)):
+        if others := follow(self._fallbacks.fallbacks_for_every_error(name)):
             strategy: JsonObject = {"mode": "fallback"}
             strategy |= {"on_status_codes": OTHER_ERROR_STATUSES} if special else {}
             target = {"strategy": strategy, "targets": [base, *others]}

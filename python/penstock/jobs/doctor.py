@@ -94,11 +94,11 @@ async def examine(settings: Settings, *, offline: bool = False) -> Findings:
     findings += await _await_check("log store", lambda: _check_log_store(settings))
     findings += await _await_check("buckets", lambda: _check_buckets(settings))
     if offline:
-        findings.append(Finding("providers", "skipped", "--offline: no provider was asked"))
+        findings.append(Finding("providers", "skipped", "--offline: no provider was contacted"))
     else:
         findings += await _check_providers(settings, hosts)
     if not any(finding.name == "clock" for finding in findings):
-        findings.append(Finding("clock", "skipped", "no other machine told its time"))
+        findings.append(Finding("clock", "skipped", "no other machine sent its time"))
     return findings
 
 
@@ -341,7 +341,7 @@ async def _check_providers(settings: Settings, urls: set[str]) -> Findings:
     results = await asyncio.gather(*(_check_provider(settings, origin) for origin in origins[:MAX_HOSTS]))
     findings = [finding for finding, _ in results]
     if (skipped := len(origins) - MAX_HOSTS) > 0:
-        findings.append(Finding("providers", "skipped", f"{skipped} more hosts were not asked"))
+        findings.append(Finding("providers", "skipped", f"{skipped} more hosts were not contacted"))
     # The clock of one provider may be wrong. If that of this machine is wrong, it differs from all of them.
     if clocks := [clock for _, clock in results if clock]:
         server, difference = min(clocks, key=lambda clock: abs(clock[1]))

@@ -335,8 +335,8 @@ class UsageLedger:
         await asyncio.to_thread(members.save, self._folder)
 
     def _find_share_start(self, *, is_known: bool, is_alone: bool) -> int:
-        """Returns the start of the first windows in which the other nodes leave a share for this one. A node that they
-        do not know yet gets no share of windows that have already begun, unless it is alone.
+        """Returns the start of the first windows in which the other nodes reserve a share for this one. A node that
+        has just registered gets shares only of windows that begin later, unless it is the only node.
         """
         if self._share_start is None and self._registered_at is None:
             if is_known:

@@ -131,7 +131,7 @@ def _audit_row(
         "resource_id": row.get("id"),
         "action": verb,
         "response_status_code": request_info.status,
-        "asked_id": request_info.row_id,
+        "audited_request_id": request_info.row_id,
         "before": present_row(before),
         "after": present_row(after),
         "created_at": now(),

@@ -272,7 +272,7 @@ async def _load_rights(connection: AsyncConnection, user_ids: Collection[str]) -
         user_id: UserRights(
             org_role=org_roles.get(user_id),
             roles=workspace_roles.get(user_id, {}),
-            apart=overrides.get(user_id, {}),
+            overrides_by_workspace=overrides.get(user_id, {}),
         )
         for user_id in user_ids
     }

@@ -63,7 +63,7 @@ def workspace_request_context(request: Request[Any, Any, Any], workspace_id: Wor
     """Returns the request context for a workspace, from which the route opens a session."""
     services: Services = request.app.state["services"]
     context = services.create_context(request)
-    context.place = workspace_id
+    context.query_workspace = workspace_id
     return context
 
 
@@ -83,10 +83,12 @@ class CrudRoutes:
         self.kind = singular.replace(" ", "-")
         self._singular, self._plural = singular, plural or f"{singular}s"
         self._tags = tags
-        self._is_placed = "workspace_id" in resource.table.c
+        self._is_in_workspace = "workspace_id" in resource.table.c
         # One dependency provides both the workspace and the request context, because the framework resolves two
         # dependencies much more slowly.
-        self._placed = {"context": Provide(workspace_request_context, sync_to_thread=False)} if self._is_placed else {}
+        self._workspace_dependency = (
+            {"context": Provide(workspace_request_context, sync_to_thread=False)} if self._is_in_workspace else {}
+        )
 
     def _route_options(self, verb: str, summary: str, documented: object = None) -> dict[str, Any]:
         """Returns the guard and the OpenAPI description of a route."""
@@ -122,7 +124,7 @@ class CrudRoutes:
         requested: Callable[..., ListQuery] | None = None,
     ) -> Any:  # noqa: ANN401 - a route handler of the framework
         """Builds the route that lists the objects."""
-        resource, default_query = self.resource, workspace_query if self._is_placed else organisation_query
+        resource, default_query = self.resource, workspace_query if self._is_in_workspace else organisation_query
         # `context` depends on `list_query`, because the framework resolves two independent dependencies much more
         # slowly.
         dependencies = {
@@ -139,7 +141,7 @@ class CrudRoutes:
             list_query: NamedDependency[ListQuery],
         ) -> ListResponse[response_type]:
             """Lists one page of the objects."""
-            async with context.read_session(context.place) as session:
+            async with context.read_session(context.query_workspace) as session:
                 total, rows = await resource.list_page(
                     session, page.apply_sizes(list_query.page_sizes), list_query.conditions
                 )
@@ -151,10 +153,14 @@ class CrudRoutes:
         """Builds the route that returns one object."""
         resource = self.resource
 
-        @get("/{key:str}", **self._route_options("read", f"Get {self._singular}"), dependencies=self._placed)
+        @get(
+            "/{key:str}",
+            **self._route_options("read", f"Get {self._singular}"),
+            dependencies=self._workspace_dependency,
+        )
         async def show(key: IdOrSlug, context: NamedDependency[RequestContext]) -> response_type:
             """Returns one object."""
-            async with context.read_session(context.place) as session:
+            async with context.read_session(context.query_workspace) as session:
                 return (await showing(session, [await resource.get(session, key)]))[0]
 
         return show
@@ -172,11 +178,11 @@ class CrudRoutes:
         resource = self.resource
         route_options = self._route_options("update", f"Update {self._singular}", alter)
 
-        @put("/{key:str}", **route_options, dependencies=self._placed, opt={SHOWN_OPTION: response_type})
+        @put("/{key:str}", **route_options, dependencies=self._workspace_dependency, opt={SHOWN_OPTION: response_type})
         async def update(key: IdOrSlug, data: JSONBody[change], context: NamedDependency[RequestContext]) -> changed:
             """Updates an object."""
             prepared = [await prepare(context, key, data)] if prepare else []
-            async with context.write_session(context.place) as session:
+            async with context.write_session(context.query_workspace) as session:
                 row = await resource.get(session, key)
                 if context.sends_read_fields:
                     await context.check_unchanged(session, (await showing(session, [row]))[0])
@@ -192,11 +198,11 @@ class CrudRoutes:
             "/{key:str}",
             status_code=200,
             **self._route_options("delete", f"Delete {self._singular}", leave),
-            dependencies=self._placed,
+            dependencies=self._workspace_dependency,
         )
         async def remove(key: IdOrSlug, context: NamedDependency[RequestContext]) -> EmptyResponse:
             """Deletes an object."""
-            async with context.write_session(context.place) as session:
+            async with context.write_session(context.query_workspace) as session:
                 await leave(session, await resource.get(session, key))
                 return EmptyResponse()
 

@@ -53,9 +53,9 @@ async def fetch_rows(session: TenantSession, table: Table, requested: CursorQuer
     # Raises ForbiddenError if the session has no workspace: the rows, files and batches, belong to one.
     _ = session.bound_workspace_id
     conditions = list(requested.conditions)
-    down = requested.newest_first
+    is_descending = requested.newest_first
     if requested.after is not None:
-        conditions.append(table.c.id < requested.after if down else table.c.id > requested.after)
-    order = table.c.id.desc() if down else table.c.id
+        conditions.append(table.c.id < requested.after if is_descending else table.c.id > requested.after)
+    order = table.c.id.desc() if is_descending else table.c.id
     query = select(table).where(*conditions).order_by(order).limit(requested.limit + 1)
     return await session.fetch_rows(query, table)

@@ -210,7 +210,7 @@ class CustomLogWriter:
             is_cut = len(content) > self._max_body_bytes
             bodies.append(NewFrame(kind, key, content[: self._max_body_bytes], BODY_CUT if is_cut else 0))
         if keeps_bodies:
-            record["body"] = "cut" if any(frame.flags for frame in bodies) else "kept"
+            record["body"] = "cut" if any(frame.flags for frame in bodies) else "complete"
         else:
             bodies, record["body"] = [], "off"
         return [*bodies, NewFrame(END, key, msgspec.json.encode(record))]

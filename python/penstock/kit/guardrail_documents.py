@@ -36,5 +36,5 @@ def effective_defaults(workspace: Mapping[str, Any], above: Mapping[str, Any], n
     """
     is_excluded = workspace["id"] in above.get(EXCLUSIONS, {}).get(name, ())
     inherited: list[str] = [] if is_excluded else above.get("defaults", {}).get(name) or []
-    own: list[str] = workspace["defaults"].get(name) or []
-    return list(dict.fromkeys([*inherited, *own]))
+    workspace_guardrails: list[str] = workspace["defaults"].get(name) or []
+    return list(dict.fromkeys([*inherited, *workspace_guardrails]))

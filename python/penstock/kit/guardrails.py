@@ -104,9 +104,9 @@ class Actions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """How a guardrail runs, and what follows from its result."""
 
     deny: Annotated[bool, Meta(description="true: a request or response that fails a check is rejected")] = False
-    is_async: Annotated[
-        bool, Meta(description="true: the checks run beside the request and never change its response")
-    ] = msgspec.field(name="async", default=False)
+    is_async: Annotated[bool, Meta(description="true: the checks run asynchronously and never change the response")] = (
+        msgspec.field(name="async", default=False)
+    )
     sequential: Annotated[bool, Meta(description="true: the checks run one by one, in their order")] = False
     dry_run: Annotated[
         bool, Meta(description="true: the guardrail only reports, in logs and metrics; it denies and changes nothing")

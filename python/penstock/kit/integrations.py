@@ -268,7 +268,7 @@ async def reject_foreign_host(
     if row["sealed_configurations"]:
         secrets, hidden = row["configurations"], await open_secrets(session, row)
         for name, secret in hidden.items():
-            if not forms.is_sent_anew(sent.options.get(name), secrets.get(name), secret):
+            if not forms.is_complete_secret(sent.options.get(name), secrets.get(name), secret):
                 raise field_error(f"configurations.{name}", MOVED_MESSAGE)
 
 
@@ -451,9 +451,9 @@ async def set_workspace_access(session: TenantSession, row: Row, workspace_id: s
     if before:
         await WORKSPACES.update(org_session, before, values)
         return
-    fresh = {"id": new_id(), "integration_id": row["id"], "workspace_id": workspace_id}
+    new_row = {"id": new_id(), "integration_id": row["id"], "workspace_id": workspace_id}
     unset_limits = dict.fromkeys(("usage_limits", "rate_limits", "last_reset_at"))
-    await WORKSPACES.create(org_session, {**fresh, **unset_limits, **values})
+    await WORKSPACES.create(org_session, {**new_row, **unset_limits, **values})
 
 
 async def last_reset_times(session: TenantSession, rows: Iterable[Row]) -> dict[str, int]:

@@ -96,8 +96,8 @@ async def resolve_label(session: TenantSession, path: str, key: str, workspace_i
 
 async def put_label(session: TenantSession, prompt: Row, label: Row, number: int) -> bool:
     """Moves a label to a version of a prompt. Returns false if the version already has it."""
-    placed = await list_prompt_labels(session, [prompt["id"]])
-    before = next((row for row in placed if row["label_id"] == label["id"]), None)
+    labels_of_prompt = await list_prompt_labels(session, [prompt["id"]])
+    before = next((row for row in labels_of_prompt if row["label_id"] == label["id"]), None)
     if before and before["number"] == number:
         return False
     if label["protected"]:
@@ -113,12 +113,12 @@ async def put_label(session: TenantSession, prompt: Row, label: Row, number: int
 
 async def remove_labels(session: TenantSession, prompt: Row, number: int) -> bool:
     """Removes all labels from a version of a prompt. Returns false if it has none."""
-    placed = [row for row in await list_prompt_labels(session, [prompt["id"]]) if row["number"] == number]
-    if any(row["protected"] for row in placed):
+    moved_labels = [row for row in await list_prompt_labels(session, [prompt["id"]]) if row["number"] == number]
+    if any(row["protected"] for row in moved_labels):
         session.require_any_scope(PUBLISH_SCOPE)
-    for row in placed:
+    for row in moved_labels:
         await PROMPT_LABELS.delete(session, _without_label(row))
-    return bool(placed)
+    return bool(moved_labels)
 
 
 def _without_label(row: Row) -> dict[str, Any]:

@@ -81,7 +81,7 @@ class RateUsage:
             self._by_owner.setdefault(_owner_key(found_rule), []).append(entry)
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Adds one log."""
+        """Adds one logged request to the simulations of all limits that count it."""
         owners = {("workspace_id", row["workspace_id"]), ("api_key_id", row["api_key_id"])}
         for owner in owners:
             for _, simulation in self._by_owner.get(owner, ()):

@@ -84,16 +84,17 @@ async def fetch_page(
     # there.
     from_end = start > total - start - length
     skipped = total - start - length if from_end else start
-    down = (requested.order == "desc") != from_end
+    is_descending = (requested.order == "desc") != from_end
     edge = await tenant.fetch_first(
-        select(*by).where(*conditions).order_by(*_apply_direction(by, down=down)).offset(skipped), table
+        select(*by).where(*conditions).order_by(*_apply_direction(by, is_descending=is_descending)).offset(skipped),
+        table,
     )
     if edge is None:
         return total, []
     query = (
         _select_columns(table, without)
-        .where(*conditions, _starting_at(by, edge, down=down))
-        .order_by(*_apply_direction(by, down=down))
+        .where(*conditions, _starting_at(by, edge, is_descending=is_descending))
+        .order_by(*_apply_direction(by, is_descending=is_descending))
     )
     rows = await tenant.fetch_rows(query.limit(length), table)
     return total, rows[::-1] if from_end else rows
@@ -107,7 +108,7 @@ def _first_page_query(table: Table, sort: str, order: str, without: frozenset[st
 @cache
 def _ordered_query(table: Table, sort: str, order: str, without: frozenset[str]) -> Query:
     by = _sort_columns(table, PageRequest(sort=sort))
-    return _select_columns(table, without).order_by(*_apply_direction(by, down=order == "desc"))
+    return _select_columns(table, without).order_by(*_apply_direction(by, is_descending=order == "desc"))
 
 
 def _select_columns(table: Table, without: frozenset[str]) -> Query:
@@ -123,16 +124,16 @@ def _sort_columns(table: Table, requested: PageRequest) -> list[Column[Any]]:
     return [table.c[requested.sort], table.c.id]
 
 
-def _apply_direction(columns: Sequence[ColumnElement[Any]], *, down: bool) -> list[ColumnElement[Any]]:
-    return [column.desc() if down else column.asc() for column in columns]
+def _apply_direction(columns: Sequence[ColumnElement[Any]], *, is_descending: bool) -> list[ColumnElement[Any]]:
+    return [column.desc() if is_descending else column.asc() for column in columns]
 
 
-def _starting_at(columns: Sequence[Any], edge: Row, *, down: bool) -> ColumnElement[bool]:
+def _starting_at(columns: Sequence[Any], edge: Row, *, is_descending: bool) -> ColumnElement[bool]:
     """Returns the condition for the row `edge` and the rows after it. The last of the columns breaks ties."""
     *others, last = columns
-    condition = last <= edge[last.name] if down else last >= edge[last.name]
+    condition = last <= edge[last.name] if is_descending else last >= edge[last.name]
     for column in reversed(others):
         value = edge[column.name]
-        beyond = column < value if down else column > value
-        condition = beyond | and_(column == value, condition)
+        after_cursor = column < value if is_descending else column > value
+        condition = after_cursor | and_(column == value, condition)
     return condition

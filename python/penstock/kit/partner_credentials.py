@@ -188,11 +188,13 @@ async def find_users(session: TenantSession, partner: str) -> list[Row]:
     return [row for row in rows if partner in partner_credentials.find_partners(row["checks"])]
 
 
-def reject_lost_access(row: Row, users: Sequence[Row]) -> None:
+def reject_removed_access(row: Row, users: Sequence[Row]) -> None:
     """Raises ConflictError if a guardrail that uses credentials may no longer do so. `row` has the new values."""
-    lost = [user["slug"] for user in users if not may_use_secret(row, user["workspace_id"])]
-    if lost:
-        raise ConflictError(f"guardrails use these credentials and would lose access to them: {_name_some(lost)}")
+    without_access = [user["slug"] for user in users if not may_use_secret(row, user["workspace_id"])]
+    if without_access:
+        raise ConflictError(
+            f"guardrails use these credentials and would lose access to them: {_name_some(without_access)}"
+        )
 
 
 async def reject_unsuitable(

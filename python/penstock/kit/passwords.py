@@ -48,7 +48,7 @@ class PasswordService:
         """Checks a password against the stored hash, which is `None` if the user does not exist. Waits first if
         attempts for this identity or client address failed before. Raises UnauthorisedError if the password is wrong.
         """
-        await self.throttle.wait_for_turn(identity, address)
+        await self.throttle.wait_until_allowed(identity, address)
         if not await self._run_in_thread(lambda: self._matches(stored_hash, password)):
             self.throttle.record_failure(identity, address)
             raise UnauthorisedError("the e-mail address or the password is wrong")

@@ -34,7 +34,7 @@ MAX_KEY_CHARS = 255
 # Maximum size of a response that is stored for replay. Larger responses are not stored; responses to creations are
 # smaller.
 MAX_STORED_RESPONSE_BYTES = 256 * 1024
-ANY, QUOTE, WEAK = "*", '"', 'W/"'
+WILDCARD_ETAG, QUOTE, WEAK_PREFIX = "*", '"', 'W/"'
 READ_CHUNK_BYTES = 64 * 1024
 # Lowest response status of a request that changed nothing.
 MIN_FAILURE_STATUS = 300
@@ -62,11 +62,13 @@ def parse_if_match(header: str | None) -> frozenset[str] | None:
     if header is None:
         return None
     tags = frozenset(part.strip() for part in header.split(","))
-    weak = frozenset(part for part in tags if part[:3] == WEAK and part[-1:] == QUOTE and len(part) > len(WEAK))
+    weak = frozenset(
+        part for part in tags if part[:3] == WEAK_PREFIX and part[-1:] == QUOTE and len(part) > len(WEAK_PREFIX)
+    )
     tags -= weak
-    if not all(part == ANY or (len(part) > 1 and part[0] == part[-1] == '"') for part in tags):
+    if not all(part == WILDCARD_ETAG or (len(part) > 1 and part[0] == part[-1] == '"') for part in tags):
         raise field_error("If-Match", f"{header!r} is not allowed: expected a value of the ETag header, or *")
-    return frozenset(part if part == ANY else f'"{part.strip(QUOTE).partition(".")[0]}"' for part in tags)
+    return frozenset(part if part == WILDCARD_ETAG else f'"{part.strip(QUOTE).partition(".")[0]}"' for part in tags)
 
 
 async def claim_idempotency_key(session: TenantSession, request: Request[Any, Any, Any]) -> None:
@@ -82,7 +84,12 @@ async def claim_idempotency_key(session: TenantSession, request: Request[Any, An
     # Keys are scoped to a caller, so that no caller sees the responses of another.
     key_digest = sha256_hex(f"{session.organisation_id} {session.caller.id} {session.caller.user_id} {key}")
     await _replay_response(session, key_digest, fingerprint)
-    row = {"id": new_id(), "organisation_id": session.organisation_id, "sha256": key_digest, "asked": fingerprint}
+    row = {
+        "id": new_id(),
+        "organisation_id": session.organisation_id,
+        "sha256": key_digest,
+        "request_digest": fingerprint,
+    }
     await session.connection.execute(insert(idempotent_responses).values({**row, "status": 0, "created_at": now()}))
     request.scope["state"]["claim"] = IdempotencyClaim(row["id"], row["id"])
 
@@ -118,7 +125,7 @@ async def _replay_response(session: TenantSession, key_digest: str, fingerprint:
     )
     if row is None:
         return
-    if row["asked"] != fingerprint:
+    if row["request_digest"] != fingerprint:
         message = "this Idempotency-Key was used for another request"
         raise ConflictError(message)
     if row["sealed"] is None:

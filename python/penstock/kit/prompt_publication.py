@@ -33,8 +33,8 @@ async def check_removal(session: TenantSession, row: Row) -> None:
     """
     if PUBLISH_SCOPE in session.granted_scopes:
         return
-    placed = await list_prompt_labels(session, [row["id"]])
-    protected = next((label["name"] for label in placed if label["protected"]), None)
+    prompt_labels = await list_prompt_labels(session, [row["id"]])
+    protected = next((label["name"] for label in prompt_labels if label["protected"]), None)
     reason = f"it has the protected label {protected!r}" if protected else "it is shared with other workspaces"
     if protected or row["shared_with"] is not None:
         message = f"the prompt {row['slug']!r} cannot be removed without the scope {PUBLISH_SCOPE}: {reason}"

@@ -396,8 +396,8 @@ def split_secrets(
     return displayed, hidden
 
 
-def is_sent_anew(sent: Any, masked: Any, secret: Any) -> bool:  # noqa: ANN401 - a text, or a table of them
-    """Returns true if a secret option in a request is complete: no mask in it stands for the stored value."""
+def is_complete_secret(sent: Any, masked: Any, secret: Any) -> bool:  # noqa: ANN401 - a text, or a table of them
+    """Returns true if a request contains the complete secret, without a mask for the stored value."""
     return bool(sent) and _restore_masked(sent, masked, secret) == sent
 
 

@@ -105,7 +105,7 @@ class ProviderRoutes(CrudRoutes):
         await self.resource.delete(session, row)
         await integrations.remove_if_unused(session, row["integration_id"])
 
-    def routes_of(
+    def build_routes(
         self,
         response_type: type[ResponseFields],
         change: type[UpdateFields],
@@ -118,9 +118,9 @@ class ProviderRoutes(CrudRoutes):
             linked_integrations = await session.organisation().find_all(
                 integration_rows, {row["integration_id"] for row in rows}
             )
-            is_placed = "workspace_name" in response_type.__struct_fields__
+            has_workspace_name = "workspace_name" in response_type.__struct_fields__
             workspaces_by_id = (
-                await session.find_all(workspaces, {row["workspace_id"] for row in rows}) if is_placed else {}
+                await session.find_all(workspaces, {row["workspace_id"] for row in rows}) if has_workspace_name else {}
             )
             used = await read_current_usage(session, "provider", rows)
             return [

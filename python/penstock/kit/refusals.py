@@ -140,7 +140,7 @@ def _refusal_row(request: Request[Any, Any, Any], status: int, caller: Caller | 
         "resource_id": None,
         "action": "refuse",
         "response_status_code": status,
-        "asked_id": None,
+        "audited_request_id": None,
         "before": None,
         "after": None,
         "refused_from": origin,

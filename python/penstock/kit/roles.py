@@ -183,4 +183,4 @@ def check_can_set_flags(caller: Caller, workspace_id: str | None) -> None:
 def gained_scopes(before: Mapping[str, bool], after: Mapping[str, bool]) -> frozenset[str]:
     """Returns the scopes that members or managers of a workspace gain when its flags change from `before` to `after`."""
     roles = [(role_scopes(role, before), role_scopes(role, after)) for role in FLAG_SCOPES]
-    return frozenset[str]().union(*(now - then for then, now in roles))
+    return frozenset[str]().union(*(now - allowed_before for allowed_before, now in roles))

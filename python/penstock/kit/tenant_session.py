@@ -21,7 +21,7 @@ from penstock.ids import generate_key, generate_slug
 from penstock.kit.audit import RequestInfo, write_audit_rows
 from penstock.kit.client_ip import client_address
 from penstock.kit.compat import expects_single_limits, takes_workspace
-from penstock.kit.preconditions import ANY, claim_idempotency_key, parse_if_match, row_etag
+from penstock.kit.preconditions import WILDCARD_ETAG, claim_idempotency_key, parse_if_match, row_etag
 from penstock.kit.request_id import request_id
 from penstock.schemas import field_error, invalid_error, unknown_reference_error
 from penstock.settings import read_toml_file
@@ -150,7 +150,7 @@ class TenantSession(TenantStore):
         if about.expected_tags is None or about.table is not table or about.row_id != row["id"]:
             return
         locked_rows = await self.fetch_rows(select(table).where(table.c.id == row["id"]).with_for_update(), table)
-        if not locked_rows or not about.expected_tags & {ANY, row_etag(locked_rows[0])}:
+        if not locked_rows or not about.expected_tags & {WILDCARD_ETAG, row_etag(locked_rows[0])}:
             raise _precondition_failed("names another state: it was changed since it was read; hint: read it again")
         about.expected_tags = None
 
@@ -205,8 +205,8 @@ class TenantSession(TenantStore):
 
     def check_grantable_scopes(self, scopes: Iterable[str], workspace_id: str | None) -> None:
         """Rejects granting scopes that the caller does not have; raises ForbiddenError."""
-        if beyond := sorted(set(scopes) - self.caller.grantable_scopes(workspace_id)):
-            raise ForbiddenError(f"this key may not give {beyond[0]!r}: it does not have that scope")
+        if ungrantable := sorted(set(scopes) - self.caller.grantable_scopes(workspace_id)):
+            raise ForbiddenError(f"this key may not give {ungrantable[0]!r}: it does not have that scope")
 
     async def record_change(
         self, action: str, *, before: Mapping[str, Any] | None = None, after: Mapping[str, Any] | None = None
@@ -318,7 +318,7 @@ class RequestContext:
         self._needs: frozenset[str] | None = request.scope["state"]["needs"]
         self._request_info: RequestInfo | None = None
         # Workspace from the query string, if the route reads it.
-        self.place: str | None = None
+        self.query_workspace: str | None = None
 
     @asynccontextmanager
     async def read_session(self, workspace: str | None = None) -> AsyncGenerator[TenantSession]:
@@ -409,7 +409,7 @@ class RequestContext:
         if remaining := self._state.get("unchanged"):
             raise invalid_error([Problem(name, "can only be read") for name in remaining])
 
-    def _wanted_workspace(self, workspace: str | None) -> str | None:
+    def _requested_workspace(self, workspace: str | None) -> str | None:
         """Returns the workspace of the query, or else of the body."""
         sent: object = self._state.get("body_workspace")
         if (
@@ -458,7 +458,7 @@ class RequestContext:
     async def _open_session(
         self, connection: AsyncConnection, workspace: str | None, *, among: frozenset[str] = READABLE_STATES
     ) -> TenantSession:
-        workspace_id = await self._resolve_workspace_id(connection, self._wanted_workspace(workspace), among)
+        workspace_id = await self._resolve_workspace_id(connection, self._requested_workspace(workspace), among)
         if self._needs and workspace_id is None and self.caller.user_id and not self.caller.is_organisation_admin:
             return self._open_multi_workspace_session(connection, self._needs)
         if self._needs is not None and not self._needs & self.caller.granted_scopes(workspace_id):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 NUL, SPELLED = "\0", b"\\u0000"
 # Half of a surrogate pair. Invalid UTF-8 bytes that are decoded with `surrogateescape` become such halves too.
-HALF, SPELLED_HALF = re.compile("[\ud800-\udfff]"), re.compile(rb"\\u[dD][89a-fA-F]")
+SURROGATE, ESCAPED_SURROGATE = re.compile("[\ud800-\udfff]"), re.compile(rb"\\u[dD][89a-fA-F]")
 BODY_METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 NUL_MESSAGE = "must not contain the character U+0000"
 NOT_UNICODE_MESSAGE = "must be Unicode text: it contains invalid UTF-8 or half of a surrogate pair"
@@ -69,7 +69,7 @@ def json_body_problems(body: bytes) -> list[Problem]:
         return [Problem("", TOO_DEEP_MESSAGE)]
     is_text = _is_utf8(body)
     # A match is only a hint: it may be an escaped backslash before four digits, or a complete surrogate pair.
-    if is_text and SPELLED not in body and not SPELLED_HALF.search(body):
+    if is_text and SPELLED not in body and not ESCAPED_SURROGATE.search(body):
         return []
     try:
         problems = list(_value_problems(json.loads(body.decode(errors="surrogateescape"))))
@@ -108,7 +108,7 @@ def _value_problems(value: object, path: str = "", depth: int = 0) -> Iterator[P
         return
     elif isinstance(value, dict):
         for name, item in cast("dict[str, Any]", value).items():
-            item_path = HALF.sub("\ufffd", f"{path}.{name}".lstrip(".").replace(NUL, ""))
+            item_path = SURROGATE.sub("\ufffd", f"{path}.{name}".lstrip(".").replace(NUL, ""))
             yield from _text_problems(name, item_path)
             yield from _value_problems(item, item_path, depth + 1)
     elif isinstance(value, list):
@@ -119,5 +119,5 @@ def _value_problems(value: object, path: str = "", depth: int = 0) -> Iterator[P
 def _text_problems(text: str, path: str) -> Iterator[Problem]:
     if NUL in text:
         yield Problem(path, NUL_MESSAGE)
-    if HALF.search(text):
+    if SURROGATE.search(text):
         yield Problem(path, NOT_UNICODE_MESSAGE)

@@ -64,13 +64,13 @@ async def list_versions(tenant: TenantStore, resource_id: str, requested: PageRe
     last = await tenant.fetch_first(select(func.max(number).label("number")).where(condition), versions)
     total = int((last["number"] if last else 0) or 0)
     start = requested.size * requested.number
-    down = requested.order == "desc"
+    is_descending = requested.order == "desc"
     among = (
         number.between(total - start - requested.size + 1, total - start)
-        if down
+        if is_descending
         else number.between(start + 1, start + requested.size)
     )
-    query = select(versions).where(condition, among).order_by(number.desc() if down else number.asc())
+    query = select(versions).where(condition, among).order_by(number.desc() if is_descending else number.asc())
     return total, await tenant.fetch_rows(query, versions)
 
 

@@ -108,7 +108,7 @@ COLUMNS: tuple[Column, ...] = (
         runtime="language of the client's SDK",
         runtime_version="version of that language",
         sdk_version="version of the client's SDK",
-        body="state of the stored bodies: `kept`, `cut`, `dropped` or `off`",
+        body="state of the stored bodies: `complete`, `cut`, `dropped` or `off`",
     ),
     *_define(
         ColumnType.INTEGER,

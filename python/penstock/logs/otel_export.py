@@ -363,7 +363,7 @@ class OtelExporter:
             self._measured_at = now
             share = MAX_SPOOL_SHARE if self._is_failing else MAX_SPOOL_SHARE_IF_SLOW
             if self._measure_backlog() > self._spool_bytes * share:
-                # Measured again at once, because the next records may also be too many.
+                # Forces another measurement in the next round, because the backlog may still be too large.
                 count, self._measured_at = len(self._waiting), 0.0
         if count:
             self.skipped += count

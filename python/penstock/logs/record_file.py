@@ -93,10 +93,10 @@ class RecordFileConsumer:
         now = time.monotonic()
         count = 0
         for reader in self.follower.find_writers():
-            room = MAX_BATCH_RECORDS - len(self._waiting)
-            if room <= 0 or self._waiting_bytes >= MAX_BATCH_BYTES:
+            free_slots = MAX_BATCH_RECORDS - len(self._waiting)
+            if free_slots <= 0 or self._waiting_bytes >= MAX_BATCH_BYTES:
                 break
-            events = reader.read(room)
+            events = reader.read(free_slots)
             reader.release_old_bodies()
             count += len(events)
             for event in events:

@@ -55,7 +55,7 @@ def make_killed_line(event: SpoolEvent, load_bodies: Callable[[OpenRequest], Map
     """
     flags = event.request.flags if event.request else 0
     has_bodies = bool(event.request and event.request.bodies)
-    body = "dropped" if flags & BODIES_DROPPED else "cut" if flags & BODY_CUT else "kept" if has_bodies else "off"
+    body = "dropped" if flags & BODIES_DROPPED else "cut" if flags & BODY_CUT else "complete" if has_bodies else "off"
     begin = decode_fields(event.payload)
     bodies: Mapping[int, bytes] = load_bodies(event.request) if event.request and has_bodies else {}
     record = {

@@ -40,7 +40,7 @@ MAX_HELD_SEGMENTS = 16
 # Kind of the event for a request that was open when its writer exited. No frame has this kind.
 KILLED = 0
 # Kinds of frames that end a request.
-ENDS = frozenset({spool.END, spool.EXTERNAL_LOG})
+END_FRAME_KINDS = frozenset({spool.END, spool.EXTERNAL_LOG})
 
 
 class BodyReference(NamedTuple):
@@ -273,7 +273,7 @@ class WriterReader:
                     offset = start + spool.FRAME_HEADER.size
                     request.bodies.append(BodyReference(kind, segment, offset, len(payload)))
             else:
-                request = requests.pop(record_id, None) if kind in ENDS else None
+                request = requests.pop(record_id, None) if kind in END_FRAME_KINDS else None
                 if start >= done:
                     events.append(SpoolEvent(kind, flags, record_id, payload, request, Position(segment, start)))
 

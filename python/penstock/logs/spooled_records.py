@@ -32,8 +32,8 @@ class SpooledRecords:
         self._writer = writer
         self._is_failing = False
 
-    def append_lines(self, lines: bytes, *, again: bool = False) -> bool:
-        """Appends record lines together. If `again` is true, skips them if an earlier process has appended them.
+    def append_lines(self, lines: bytes, *, is_retry: bool = False) -> bool:
+        """Appends record lines together. If `is_retry` is true, skips them if an earlier process has appended them.
         Returns true if they are in the spool.
         """
         frames = [
@@ -44,7 +44,7 @@ class SpooledRecords:
         try:
             # All lines of a call are appended together, so it is enough to look for the first one. The log worker does
             # not delete the segments of an earlier process for some minutes.
-            if again and frames and self._writer.contains(frames[0].record_id):
+            if is_retry and frames and self._writer.contains(frames[0].record_id):
                 return True
             self._writer.append(frames)
         except (OSError, StartupError) as error:

@@ -188,7 +188,7 @@ def _make_response(request: StoredRequest, usage: Mapping[str, Any]) -> dict[str
             "audio_tokens": usage.get("audio_out", 0),
             "image_tokens": usage.get("image_out", 0),
         },
-        "server_tool_use": {theirs: usage.get(ours, 0) for ours, theirs in TOOL_USES.items()},
+        "server_tool_use": {provider_name: usage.get(own_name, 0) for own_name, provider_name in TOOL_USES.items()},
         "search_units": usage.get("rankings", 0),
     }
     return {"usage": stated, **({"service_tier": usage["service_tier"]} if "service_tier" in usage else {})}

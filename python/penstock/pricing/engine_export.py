@@ -323,8 +323,8 @@ def _to_picodollars(price: Any, factor: Decimal) -> int:  # noqa: ANN401 - a dec
 def _utc_second_of_day(moment: time) -> int:
     """Converts a time of day to the second of the day in UTC."""
     shift = moment.utcoffset()
-    ahead = int(shift.total_seconds()) if shift else 0
-    return (moment.hour * 3600 + moment.minute * 60 + moment.second - ahead) % 86_400
+    utc_offset_seconds = int(shift.total_seconds()) if shift else 0
+    return (moment.hour * 3600 + moment.minute * 60 + moment.second - utc_offset_seconds) % 86_400
 
 
 def _export_match_clause(match: Any) -> dict[str, Any]:  # noqa: ANN401 - one of the list's clauses, which have nothing in common

@@ -161,8 +161,8 @@ class PriceBook:
 
     def _valid_rows(self) -> list[PriceRow]:
         """Returns the operator's prices that are valid today, the newest first."""
-        if self._file and (mark := file_version(self._file)) != self._seen:
-            self._seen = mark
+        if self._file and (version := file_version(self._file)) != self._seen:
+            self._seen = version
             try:
                 self._overrides = read_price_rows(self._file)
             except PenstockError as error:

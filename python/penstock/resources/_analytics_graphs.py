@@ -24,16 +24,16 @@ Percent = Annotated[Number, Meta(description="share in percent")]
 
 
 class Total(msgspec.Struct, frozen=True):
-    """A number of things."""
+    """Sum of a count in the whole time range."""
 
-    total: Annotated[Number, Meta(description="number of them")]
+    total: Annotated[Number, Meta(description="sum in the time range")]
 
 
 class TotalPoint(msgspec.Struct, frozen=True):
-    """The number of things in one time bucket."""
+    """Sum of a count in one time bucket."""
 
     timestamp: Timestamp
-    total: Annotated[Number, Meta(description="number of them in the time bucket")]
+    total: Annotated[Number, Meta(description="sum in the time bucket")]
 
 
 class CostSummary(msgspec.Struct, frozen=True):

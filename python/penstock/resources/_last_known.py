@@ -150,19 +150,19 @@ def list_providers(stored: StoreData, workspace: str) -> tuple[list[Row], dict[s
     for item in _decode_rows(stored.providers, SnapshotProvider):
         if item.workspace != workspace or item.is_expired:
             continue
-        behind = content.get(item.models or "", IntegrationModels(""))
+        integration_models = content.get(item.models or "", IntegrationModels(""))
         # `created_at` is 0, because snapshots do not contain the creation time.
         row = {"slug": item.slug, "ai_provider_id": item.provider, "integration_id": item.models, "created_at": 0}
-        rows.append({**row, "allow_all_models": behind.allow_all})
-        own = [model for model in behind.models if model.custom_host is not msgspec.UNSET]
-        models[behind.id] = [{"slug": model.slug, "enabled": model.enabled} for model in own]
+        rows.append({**row, "allow_all_models": integration_models.allow_all})
+        own = [model for model in integration_models.models if model.custom_host is not msgspec.UNSET]
+        models[integration_models.id] = [{"slug": model.slug, "enabled": model.enabled} for model in own]
     return rows, models
 
 
 def _read_chunks_containing(stored: StoreData, text: str) -> Iterator[SnapshotChunk]:
     """Decodes only the chunks whose bytes contain a text, because the tables may have very many rows."""
     requested = msgspec.json.encode(text)
-    for chunk in stored.pieces.values():
+    for chunk in stored.chunks.values():
         if requested in chunk.data:
             yield msgspec.json.decode(chunk.data, type=SnapshotChunk)
 

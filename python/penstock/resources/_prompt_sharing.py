@@ -66,7 +66,7 @@ async def share(
     """Shares a prompt with other workspaces: they may read, use and fork it, but not change it. Without a body, all
     workspaces of the organisation may.
     """
-    async with context.write_session(context.place) as session:
+    async with context.write_session(context.query_workspace) as session:
         row = await PROMPTS.get(session, key)
         version = await kit.find_by_number(session, row, row["default_version"])
         row = await share_prompt(session, row, data or SharePrompt(), version["id"])
@@ -152,7 +152,7 @@ async def _find_copied(session: TenantSession, source: Row, fork: ForkPrompt, wo
 
 
 async def _unshare(key: str, context: RequestContext) -> EmptyResponse:
-    async with context.write_session(context.place) as session:
+    async with context.write_session(context.query_workspace) as session:
         await unshare_prompt(session, await PROMPTS.get(session, key))
         return EmptyResponse()
 

@@ -123,12 +123,13 @@ async def list_versions(
     key: IdOrSlug, context: NamedDependency[RequestContext], page: NamedDependency[PageRequest]
 ) -> ListResponse[VersionSummary]:
     """Lists the versions of a prompt, newest first."""
-    async with context.read_session(context.place) as session:
+    async with context.read_session(context.query_workspace) as session:
         row = await kit.get_readable_prompt(session, key)
         total, versions = await saved_versions.list_versions(session.organisation(), row["id"], page)
-        placed = await kit.labels_by_version(session, [row["id"]])
+        prompt_labels = await kit.labels_by_version(session, [row["id"]])
         return ListResponse(
-            total, [_to_summary(row, version, placed.get((row["id"], version["number"]), [])) for version in versions]
+            total,
+            [_to_summary(row, version, prompt_labels.get((row["id"], version["number"]), [])) for version in versions],
         )
 
 
@@ -141,7 +142,7 @@ async def list_versions(
 )
 async def get_version(key: IdOrSlug, version_id: VersionId, context: NamedDependency[RequestContext]) -> PromptDetail:
     """Returns a prompt with the version of this id."""
-    async with context.read_session(context.place) as session:
+    async with context.read_session(context.query_workspace) as session:
         row = await kit.get_readable_prompt(session, key)
         return await render_prompt(session, row, await kit.get_version_by_id(session, row, version_id))
 
@@ -157,7 +158,7 @@ async def update_version(
     key: IdOrSlug, version_id: VersionId, data: JSONBody[UpdateVersion], context: NamedDependency[RequestContext]
 ) -> EmptyResponse:
     """Puts a label on a version, or removes all labels from it. Protected labels require the scope `prompts.publish`."""
-    async with context.write_session(context.place) as session:
+    async with context.write_session(context.query_workspace) as session:
         row = await PROMPTS.get(session, key)
         await session.check_precondition(prompts, row)
         version = await kit.get_version_by_id(session, row, version_id)
@@ -183,7 +184,7 @@ async def publish_version(
     key: IdOrSlug, data: JSONBody[DefaultVersion], context: NamedDependency[RequestContext]
 ) -> EmptyResponse:
     """Makes a version the default version."""
-    async with context.write_session(context.place) as session:
+    async with context.write_session(context.query_workspace) as session:
         row = await PROMPTS.get(session, key)
         version = await kit.find_by_number(session, row, data.version)
         await kit.check_version_references(session, row, version)
@@ -194,8 +195,8 @@ async def publish_version(
 async def render_prompt(session: TenantSession, row: Row, version: Row) -> PromptDetail:
     """Converts a prompt and one of its versions to the response."""
     saved = PromptContent.from_version(version)
-    placed = await kit.labels_by_version(session, [row["id"]])
-    labels = _to_labels(placed.get((row["id"], version["number"]), []))
+    prompt_labels = await kit.labels_by_version(session, [row["id"]])
+    labels = _to_labels(prompt_labels.get((row["id"], version["number"]), []))
     # Empty lists are stored as null, so null becomes an empty list.
     lists: dict[str, list[Any]] = {name: saved.content[name] or [] for name in ("functions", "tools")}
     return row_to_struct(
@@ -215,12 +216,12 @@ async def render_prompt(session: TenantSession, row: Row, version: Row) -> Promp
     )
 
 
-def _to_labels(placed: list[Row]) -> list[VersionLabel]:
-    return [VersionLabel(id=row["label_id"], name=row["name"]) for row in placed]
+def _to_labels(prompt_labels: list[Row]) -> list[VersionLabel]:
+    return [VersionLabel(id=row["label_id"], name=row["name"]) for row in prompt_labels]
 
 
-def _to_summary(row: Row, version: Row, placed: list[Row]) -> VersionSummary:
-    saved, response = PromptContent.from_version(version), _to_labels(placed)
+def _to_summary(row: Row, version: Row, prompt_labels: list[Row]) -> VersionSummary:
+    saved, response = PromptContent.from_version(version), _to_labels(prompt_labels)
     return VersionSummary(
         id=version["id"],
         prompt_id=row["id"],

@@ -173,9 +173,9 @@ async def list_entries(  # noqa: PLR0913, PLR0917 - one parameter for each filte
             conditions.append(audit_log.c.workspace_id == (workspace["id"] if workspace else workspace_id))
         total, rows = (0, []) if country else await numbered_pages.fetch_page(session, audit_log, page, conditions)
         sent = await session.organisation().find_all(
-            audited_requests, {row["asked_id"] for row in rows if row["asked_id"]}
+            audited_requests, {row["audited_request_id"] for row in rows if row["audited_request_id"]}
         )
-        return AuditLogList([_to_entry(row, sent.get(row["asked_id"])) for row in rows], total)
+        return AuditLogList([_to_entry(row, sent.get(row["audited_request_id"])) for row in rows], total)
 
 
 def _to_entry(row: Row, sent: Row | None) -> AuditLogEntry:

@@ -146,9 +146,9 @@ async def _build_provider_job(session: TenantSession, data: CreateBatch, headers
     """Returns the job for a batch that a provider runs: the provider, and the options that it needs besides the
     lines.
     """
-    able = batch_providers_by_name()
-    selection = await kit.select_provider(session, headers, able)
-    adapter = able[selection.provider]
+    supported_providers = batch_providers_by_name()
+    selection = await kit.select_provider(session, headers, supported_providers)
+    adapter = supported_providers[selection.provider]
     for name in data.provider_options:
         if name not in adapter.ALLOWED_OPTIONS:
             hint = (

@@ -134,7 +134,7 @@ async def moderate_texts(data: JSONBody[ModerateTexts], context: NamedDependency
     check = kit.Check(id="gateway.moderateContent", parameters=parameters)
     content = await kit.make_content(kit.checks_to_builtins([check]), kit.actions_to_builtins(kit.Actions()))
     async with context.read_session() as session:
-        _require_place(session)
+        _require_workspace(session)
         session.require_any_scope(MODEL_SCOPE)
         if session.workspace_id is None:
             raise field_error("model", "needs a key of a workspace, whose saved providers it names")
@@ -197,11 +197,11 @@ async def _classify(
         {"kind": kind, "inputs": _list_texts(texts, MAX_TEXTS), "categories": categories or []}
     )
     async with context.read_session() as session:
-        _require_place(session)
+        _require_workspace(session)
     return await asyncio.to_thread(engine.classify_texts, encoded)
 
 
-def _require_place(session: TenantSession) -> None:
+def _require_workspace(session: TenantSession) -> None:
     """Raises ForbiddenError if the caller has access to some workspaces only, and the request selects none of them."""
     if session.workspace_id is None and not session.caller.is_organisation_admin:
         message = "this needs a key of a workspace"

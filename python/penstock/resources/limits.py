@@ -78,7 +78,7 @@ class LimitedGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoggedList(msgspec.Struct, frozen=True, kw_only=True):
-    """What the logs say of limits."""
+    """Limit-related entries that were computed from the logs."""
 
     total: Annotated[int, Meta(description="number of entries")]
     complete: Complete
@@ -96,7 +96,7 @@ class LimitUsage(LimitedGroup, frozen=True, kw_only=True):
     held: Annotated[
         _Number,
         Meta(
-            description="what requests in progress hold and workers have taken in advance, as this node knew it some seconds ago; they return what they do not use"
+            description="amount reserved by running requests and by leases of workers, with a delay of some seconds; unused amounts are returned"
         ),
     ]
     used_percent: Annotated[float, Meta(description="usage in percent of the limit")]
@@ -126,7 +126,7 @@ class LimitRefusal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RefusalList(LoggedList, frozen=True, kw_only=True):
-    """What limits refused."""
+    """Requests that limits rejected, by limit, group and API key."""
 
     data: Annotated[list[LimitRefusal], Meta(description="entries, the most refused first; at most 1,000")]
 

@@ -160,7 +160,7 @@ async def update_credentials(
         await kit.reject_unusable(row["slug"], parameters, validator)
         await kit.reject_unsuitable(row["slug"], parameters, users, validator)
         values |= await kit.seal_parameters(session, row, parameters)
-    kit.reject_lost_access(await PARTNER_CREDENTIALS.update(session, row, values), users)
+    kit.reject_removed_access(await PARTNER_CREDENTIALS.update(session, row, values), users)
     await kit.publish_users(session, users)
     return EmptyResponse()
 

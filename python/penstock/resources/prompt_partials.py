@@ -177,7 +177,7 @@ async def get_partial(
     key: IdOrSlug, context: NamedDependency[RequestContext], version: prompt_kit.VersionSelector = None
 ) -> PartialDetail:
     """Returns a partial with one of its versions. Partials have no labels."""
-    async with context.read_session(context.place) as session:
+    async with context.read_session(context.query_workspace) as session:
         row = await PARTIALS.get(session, key)
         return _to_detail(row, await prompt_kit.select_version(session, row, version))
 
@@ -228,7 +228,7 @@ async def list_versions(
     key: IdOrSlug, context: NamedDependency[RequestContext], page: NamedDependency[PageRequest]
 ) -> ListResponse[PartialVersion]:
     """Lists the versions of a partial, newest first."""
-    async with context.read_session(context.place) as session:
+    async with context.read_session(context.query_workspace) as session:
         row = await PARTIALS.get(session, key)
         total, versions = await saved_versions.list_versions(session.organisation(), row["id"], page)
         return ListResponse(total, [_to_version(row, version) for version in versions])
@@ -245,7 +245,7 @@ async def publish_version(
     key: IdOrSlug, data: JSONBody[DefaultVersion], context: NamedDependency[RequestContext]
 ) -> EmptyResponse:
     """Makes a version the one that templates include."""
-    async with context.write_session(context.place) as session:
+    async with context.write_session(context.query_workspace) as session:
         row = await PARTIALS.get(session, key)
         version = await prompt_kit.find_by_number(session, row, data.version)
         values = await kit.publish_values(session, row, version)

@@ -140,7 +140,7 @@ async def list_prompts(
         conditions.append(prompts.c.collection_id.in_(select(collections.c.id).where(is_named)))
     if search:
         conditions.append(or_(*(prompts.c[name].icontains(search, autoescape=True) for name in ("name", "slug"))))
-    async with context.read_session(context.place) as session:
+    async with context.read_session(context.query_workspace) as session:
         tenant = session
         if type == "shared":
             tenant = session.organisation()
@@ -160,7 +160,7 @@ async def get_prompt(
     key: IdOrSlug, context: NamedDependency[RequestContext], version: kit.VersionSelector = None
 ) -> PromptDetail:
     """Returns a prompt with one of its versions. Prompts that other workspaces share can be read, too."""
-    async with context.read_session(context.place) as session:
+    async with context.read_session(context.query_workspace) as session:
         row = await kit.get_readable_prompt(session, key)
         return await render_prompt(session, row, await kit.select_version(session, row, version))
 
@@ -174,7 +174,7 @@ async def get_prompt(
 )
 async def list_references(key: IdOrSlug, context: NamedDependency[RequestContext]) -> ReferenceList:
     """Lists the forks of a prompt and the policies that name it. Counts those that the caller may not see."""
-    async with context.read_session(context.place) as session:
+    async with context.read_session(context.query_workspace) as session:
         row = await PROMPTS.get(session, key)
         return list_visible(session, await find_prompt_users(session, row))
 

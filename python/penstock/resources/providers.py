@@ -85,6 +85,6 @@ async def list_references(
 routes = [
     list_references,
     PROVIDER_ROUTES.create_route(CreateProvider, Created, create_provider),
-    *PROVIDER_ROUTES.routes_of(ProviderDetail, UpdateProvider, Created, PROVIDER_ROUTES.update_row),
+    *PROVIDER_ROUTES.build_routes(ProviderDetail, UpdateProvider, Created, PROVIDER_ROUTES.update_row),
     PROVIDER_ROUTES.delete_route(PROVIDER_ROUTES.delete_row),
 ]

@@ -165,7 +165,7 @@ async def update_reference(session: TenantSession, row: Row, data: UpdateSecretR
     """
     values = {name: value for name, value in sent_fields(data).items() if name in UPDATABLE_FIELDS}
     if access := await workspace_access.resolve_access(session, data, row["allowed_workspaces"]):
-        await mappings.reject_lost_access(session, {**row, **access})
+        await mappings.reject_removed_access(session, {**row, **access})
     values |= access
     if data.auth_config is not UNSET:
         values |= await _encrypt_auth_config(session, row["id"], data.auth_config, row)

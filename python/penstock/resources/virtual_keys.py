@@ -176,6 +176,6 @@ def _merge_options(provider: str, data: NewVirtualKey | VirtualKeyUpdate) -> dic
 
 routes = [
     VIRTUAL_KEYS.create_route(NewVirtualKey, CreatedVirtualKey, create_virtual_key),
-    *VIRTUAL_KEYS.routes_of(VirtualKey, VirtualKeyUpdate, Created, update_virtual_key),
+    *VIRTUAL_KEYS.build_routes(VirtualKey, VirtualKeyUpdate, Created, update_virtual_key),
     VIRTUAL_KEYS.delete_route(VIRTUAL_KEYS.delete_row),
 ]

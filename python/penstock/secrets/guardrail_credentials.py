@@ -26,7 +26,7 @@ PARAMETERS = "parameters"
 # Values of these types cannot name the destination of a credential.
 PLAIN_TYPES = frozenset({"boolean", "integer", "number"})
 MOVED_MESSAGE = (
-    "must be sent anew: other parameters of the check changed, and a stored credential is only sent where its owner "
+    "must be sent again: other parameters of the check changed, and a stored credential is only sent where its owner "
     "chose to send it"
 )
 UNKNOWN_MASK_MESSAGE = (
@@ -147,8 +147,8 @@ def _index_secrets(split: SplitDocument) -> dict[SecretKey, list[StoredSecret]]:
 
 
 def _choose(matching: Sequence[StoredSecret], position: int) -> str | None:
-    """Returns the credential if all candidates are equal, or else that of the check at the same position; `None` if
-    there is none.
+    """Returns the common credential of all candidates. If they differ, returns the credential of the check at the same
+    position, or `None`.
     """
     texts = {item.text for item in matching}
     if len(texts) == 1:

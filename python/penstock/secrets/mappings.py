@@ -97,7 +97,7 @@ async def reject_reference_in_use(session: TenantSession, reference: Row) -> Non
             raise ConflictError(f"the integration {row['slug']!r} uses this secret")
 
 
-async def reject_lost_access(session: TenantSession, reference: Row) -> None:
+async def reject_removed_access(session: TenantSession, reference: Row) -> None:
     """Raises ConflictError if an integration that uses the reference would lose access to it."""
     query = select(integrations.c.slug, integrations.c.workspace_id, integrations.c.secret_mappings)
     needing = [

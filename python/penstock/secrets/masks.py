@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     TargetDigest = Callable[[JsonPath], bytes | None]
 
 MOVED_MESSAGE = (
-    "must be sent anew: its destination changed, and a stored credential is only sent where its owner chose to send it"
+    "must be sent again: its destination changed, and a stored credential is only sent where its owner chose to send it"
 )
 UNKNOWN_MASK_MESSAGE = (
     "is masked, and stands for no credential that this config had here for this provider; hint: send the credential"
@@ -99,8 +99,8 @@ class _DocumentView:
     def __init__(self, document: Any) -> None:  # noqa: ANN401 - JSON
         self._document = document
         self.written = cache(self._compute_digest)
-        self._whom = cache(self._compute_destination)
-        self._everybody = cache(self._compute_all_destinations)
+        self._destination_digest = cache(self._compute_destination)
+        self._all_destinations_digest = cache(self._compute_all_destinations)
 
     def value_at(self, path: JsonPath) -> Any:  # noqa: ANN401 - JSON
         node = self._document
@@ -112,10 +112,10 @@ class _DocumentView:
         target = path[: target_depth(path)]
         inner, text = path[len(target) :], self.value_at(path)
         if len(inner) == 1:
-            return MatchKey(inner, text, self._whom(target), b"")
+            return MatchKey(inner, text, self._destination_digest(target), b"")
         depth = self._parameter_depth(target, inner)
         names = tuple(part for part in inner[:depth] if isinstance(part, str)) + inner[depth:]
-        return MatchKey(names, text, self._everybody(target), self.written(target + inner[:depth]))
+        return MatchKey(names, text, self._all_destinations_digest(target), self.written(target + inner[:depth]))
 
     def target_name_digest(self, target: JsonPath) -> bytes | None:
         name = self.value_at(target).get("name")
@@ -135,7 +135,7 @@ class _DocumentView:
         return 3
 
     def _compute_destination(self, target: JsonPath) -> bytes:
-        above = self._whom(target[:-2]) if target else b""
+        above = self._destination_digest(target[:-2]) if target else b""
         address = address_fields(self.value_at(target))
         return hashlib.sha256(above + _json_digest(address)).digest() if address else above
 
@@ -143,7 +143,9 @@ class _DocumentView:
         """Returns a digest of the destinations of all nested targets, because these inherit the parameters of the
         target.
         """
-        return hashlib.sha256(b"".join(sorted({self._whom(end) for end in self._leaf_targets(target)}))).digest()
+        return hashlib.sha256(
+            b"".join(sorted({self._destination_digest(end) for end in self._leaf_targets(target)}))
+        ).digest()
 
     def _leaf_targets(self, target: JsonPath) -> Iterator[JsonPath]:
         below: object = self.value_at(target).get("targets")

@@ -254,7 +254,7 @@ class SecretLookup(msgspec.Struct, frozen=True):
 
     id: str
     slug: str
-    place: str
+    source: str
     # Complete auth config; `None` if its sealed part cannot be decrypted.
     auth: dict[str, Any] | None
     path: str
@@ -263,13 +263,13 @@ class SecretLookup(msgspec.Struct, frozen=True):
     @property
     def digest(self) -> bytes:
         """Returns a hash that identifies the lookup without storing its credentials."""
-        return hashlib.sha256(msgspec.json.encode([self.place, self.auth, self.path])).digest()
+        return hashlib.sha256(msgspec.json.encode([self.source, self.auth, self.path])).digest()
 
     @property
     def host(self) -> str:
         """Returns the URL of the secret manager, or its type and region, for the limit of fetches per manager."""
         auth = self.auth or {}
-        return next((auth[name] for name in URL_FIELDS if name in auth), f"{self.place} {auth.get('aws_region')}")
+        return next((auth[name] for name in URL_FIELDS if name in auth), f"{self.source} {auth.get('aws_region')}")
 
 
 class SecretCache:
@@ -330,7 +330,7 @@ class SecretCache:
         """
         new = [lookup for lookup in questions if not self._was_fetched(lookup)]
         # Imports the client libraries first, so that this does not count towards the time limit.
-        for manager in {lookup.place for lookup in new}:
+        for manager in {lookup.source for lookup in new}:
             # A missing library is ignored here, because each fetch reports it.
             with suppress(UnavailableError):
                 await backends.load_backend(manager)
@@ -412,7 +412,7 @@ class SecretCache:
             raise UnavailableError(
                 "it uses the identity of the gateway's machine, which its operator does not allow: `identity.allow_provider_use`"
             )
-        return await backends.fetch(self._settings, lookup.place, lookup.auth, lookup.path)
+        return await backends.fetch(self._settings, lookup.source, lookup.auth, lookup.path)
 
     def _failed_fetch(self, lookup: SecretLookup, before: FetchedSecret | None, error: PenstockError) -> FetchedSecret:
         is_same = before is not None and before.lookup_digest == lookup.digest
@@ -421,7 +421,7 @@ class SecretCache:
         log.error(
             "cannot fetch the secret %r from %s, next attempt in %d s: %s",
             lookup.slug,
-            lookup.place,
+            lookup.source,
             seconds,
             error,
         )

@@ -27,7 +27,7 @@ class Records(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = DEFAULT_RECORDS_PATH
     rotate_bytes: Annotated[int, Meta(ge=4096, description="size at which the file is rotated")] = 100 * MEBIBYTE
-    keep: Annotated[int, Meta(ge=0, le=10_000, description="rotated files that are kept")] = 5
+    max_rotated_files: Annotated[int, Meta(ge=0, le=10_000, description="maximum number of rotated files")] = 5
     outbox_bytes: Annotated[
         int,
         Meta(

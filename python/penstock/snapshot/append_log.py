@@ -52,7 +52,7 @@ class Cipher(Protocol):
 
 
 # The files outlive an upgrade, so the encoded names never change.
-class Frame(msgspec.Struct, frozen=True, rename={"chunks": "pieces", "removed_names": "gone"}):
+class Frame(msgspec.Struct, frozen=True):
     """One write to the log: either everything, or the changes since the previous frame."""
 
     number: int

@@ -53,7 +53,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     # Encoded members of the JSON document that are always sent.
     base: bytes = b""
     # Chunks that are sent only if they changed: prices, and sections of the store's large tables.
-    pieces: dict[str, Chunk] = {}
+    chunks: dict[str, Chunk] = {}
     keys: int = 0
 
     def __repr__(self) -> str:
@@ -77,13 +77,13 @@ class Snapshot(msgspec.Struct, frozen=True):
         # A snapshot without an epoch was never sent.
         if since is not None and since.epoch:
             members.append(b'"since":"%s"' % since.epoch.encode())
-            before = since.pieces
+            before = since.chunks
         members += [self.base] if self.base else []
-        changed = changed_chunks(self.pieces, chunk_digests(before))
+        changed = changed_chunks(self.chunks, chunk_digests(before))
         removed = [
             b'{"name":"%s","%s":[]}' % (name.encode(), section_member(name).encode())
             for name in before
-            if name not in self.pieces
+            if name not in self.chunks
         ]
         if prices := changed.pop(PRICES_CHUNK, None):
             members.append(b'"prices":' + prices.data)
@@ -95,7 +95,7 @@ class StoreData(msgspec.Struct, frozen=True):
     """The part of a snapshot that comes from the store."""
 
     # Encoded sections of the large tables, by name.
-    pieces: dict[str, Chunk] = {}
+    chunks: dict[str, Chunk] = {}
     # Rows of the other tables. Each field has the content of a JSON array without its brackets.
     providers: bytes = b""
     models: bytes = b""
@@ -191,18 +191,18 @@ class SnapshotBackup:
 
     def __init__(self, snapshot: Snapshot) -> None:
         """Stores the first snapshot."""
-        self._places = [_open_memory_file(), _open_memory_file()]
-        self._journal = AppendLog(self._duplicate_file)
+        self._memory_files = [_open_memory_file(), _open_memory_file()]
+        self._append_log = AppendLog(self._duplicate_file)
         self.store(snapshot)
 
     def store(self, snapshot: Snapshot) -> None:
         """Replaces the stored snapshot."""
         head = _SnapshotHeader(snapshot.epoch, snapshot.base, snapshot.keys)
-        self._journal.save(msgspec.msgpack.encode(head), snapshot.pieces)
+        self._append_log.save(msgspec.msgpack.encode(head), snapshot.chunks)
 
     def load_latest(self) -> Snapshot:
         """Returns the newest snapshot that was written completely. Raises `SettingsError` if there is none."""
-        loaded = self._journal.load()
+        loaded = self._append_log.load()
         if loaded is None:
             message = "no snapshot was stored"
             raise SettingsError(message)
@@ -210,7 +210,7 @@ class SnapshotBackup:
         return Snapshot(head.epoch, head.base, loaded[1], head.keys)
 
     def _duplicate_file(self, file_index: int, _flags: int) -> int:
-        return os.dup(self._places[file_index])
+        return os.dup(self._memory_files[file_index])
 
 
 class WorkerProgress:
@@ -360,7 +360,7 @@ def build_snapshot(
     members.append(msgspec.json.encode(features)[1:-1])
     prices = Chunk.from_bytes(msgspec.json.encode(engine_export.export_prices(settings)))
     return Snapshot.from_content(
-        b",".join(members), {PRICES_CHUNK: prices, **stored.pieces}, len(rows["keys"]) + stored.key_count
+        b",".join(members), {PRICES_CHUNK: prices, **stored.chunks}, len(rows["keys"]) + stored.key_count
     )
 
 

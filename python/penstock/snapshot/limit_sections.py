@@ -43,7 +43,7 @@ TABLES_BY_OWNER: dict[str, Table] = {"workspace": workspaces, "api_key": api_key
 class LimitSection(msgspec.Struct, frozen=True):
     """One section: its encoded rules, their number, and when the first usage period in it ends in milliseconds."""
 
-    piece: Chunk
+    chunk: Chunk
     count: int
     end: int | None
 
@@ -58,7 +58,7 @@ class LimitSections:
     def restore(self, stored: StoreData) -> None:
         """Restores the sections from a saved snapshot."""
         saved = {name: entry for name, entry in stored.parts.items() if name.startswith(f"{LIMITS}/")}
-        self.parts = {name: LimitSection(stored.pieces[name], count, end) for name, (count, end) in saved.items()}
+        self.parts = {name: LimitSection(stored.chunks[name], count, end) for name, (count, end) in saved.items()}
 
     async def refresh(self, connection: AsyncConnection, changed: frozenset[str] | None) -> None:
         """Reads the sections that changed or in which a usage period ended. Reads all sections if `changed` is
@@ -79,7 +79,7 @@ class LimitSections:
 
     def rules_by_workspace(self) -> RulesByWorkspace:
         """Returns the rules of each workspace, by its id."""
-        documents = [msgspec.json.decode(part.piece.data) for part in self.parts.values()]
+        documents = [msgspec.json.decode(part.chunk.data) for part in self.parts.values()]
         return {row["workspace"]: row["limits"] for document in documents for row in document[LIMITS]}
 
 

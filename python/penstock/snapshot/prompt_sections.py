@@ -121,7 +121,7 @@ def _join_versions(
     is_published = or_(versions.c.number.in_([table.c.default_version, table.c.latest_version]), *conditions)
     joined = _aggregate(is_postgres, version, versions.c.number)
     published = select(joined).where(versions.c.resource_id == table.c.id, is_published)
-    return _surround(is_postgres, "[", published.correlate(table).scalar_subquery(), "]")
+    return _wrap_json(is_postgres, "[", published.correlate(table).scalar_subquery(), "]")
 
 
 def _join_labels(is_postgres: bool) -> ColumnElement[Any]:
@@ -134,7 +134,7 @@ def _join_labels(is_postgres: bool) -> ColumnElement[Any]:
         .join(labels, labels.c.id == prompt_labels.c.label_id)
         .where(prompt_labels.c.prompt_id == prompts.c.id)
     )
-    return _surround(is_postgres, "{", labelled.correlate(prompts).scalar_subquery(), "}")
+    return _wrap_json(is_postgres, "{", labelled.correlate(prompts).scalar_subquery(), "}")
 
 
 def _aggregate(is_postgres: bool, value: ColumnElement[str], order: ColumnElement[Any]) -> ColumnElement[str]:
@@ -146,7 +146,7 @@ def _aggregate(is_postgres: bool, value: ColumnElement[str], order: ColumnElemen
     return func.group_concat(value, ",")
 
 
-def _surround(is_postgres: bool, opening: str, joined: ColumnElement[Any], closing: str) -> ColumnElement[Any]:
+def _wrap_json(is_postgres: bool, opening: str, joined: ColumnElement[Any], closing: str) -> ColumnElement[Any]:
     """Returns the SQL expression for JSON that encloses `joined` in an opening and a closing bracket."""
     start, end = literal_column(f"'{opening}'", Text), literal_column(f"'{closing}'", Text)
     content = func.coalesce(joined, literal_column("''", Text))

@@ -20,7 +20,7 @@ from penstock.secrets.references import load_secret_lookups
 from penstock.snapshot.append_log import AppendLog
 from penstock.snapshot.build import StoreData, build_valid_snapshot
 from penstock.snapshot.query import SnapshotReader
-from penstock.store.snapshot_sections import EVERYTHING, REST, all_sections
+from penstock.store.snapshot_sections import ALL_SECTIONS, SMALL_TABLES, all_sections
 from penstock.store.tables import change_counter, change_log
 
 if TYPE_CHECKING:
@@ -64,17 +64,17 @@ class SavedSnapshot:
         """Stores the file paths and the master key."""
         self._paths = [settings.sibling_path(name) for name in KEPT_FILES]
         self._master = master
-        self._journal = AppendLog(self._open_file, self)
+        self._append_log = AppendLog(self._open_file, self)
 
     def save(self, stored: StoreData) -> None:
         """Replaces the saved snapshot atomically."""
-        head = msgspec.structs.replace(stored, pieces={})
-        self._journal.save(msgspec.msgpack.encode(head), stored.pieces)
+        head = msgspec.structs.replace(stored, chunks={})
+        self._append_log.save(msgspec.msgpack.encode(head), stored.chunks)
 
     def load(self) -> StoreData | None:
         """Returns the saved snapshot, or `None` if there is none that can be decrypted."""
-        loaded = self._journal.load()
-        return loaded and msgspec.structs.replace(msgspec.msgpack.decode(loaded[0], type=StoreData), pieces=loaded[1])
+        loaded = self._append_log.load()
+        return loaded and msgspec.structs.replace(msgspec.msgpack.decode(loaded[0], type=StoreData), chunks=loaded[1])
 
     def seal(self, content: bytes) -> bytes:
         """Encrypts a snapshot. The result can only be decrypted by `open`, because `PURPOSE` is part of the
@@ -227,7 +227,7 @@ class SnapshotPublisher:
             if number == self._number:
                 return
             parts = await self._changed_sections(connection, number)
-            if parts is not None and REST not in parts:
+            if parts is not None and SMALL_TABLES not in parts:
                 return
             lookups = await load_secret_lookups(connection, self._vault)
         await self._secrets.fetch_new(lookups, SECRETS_TIMEOUT_SECONDS, self._publish_changed_secret)
@@ -279,6 +279,6 @@ class SnapshotPublisher:
         since = [change_log.c.number > self._number, change_log.c.number <= number]
         rows = (await connection.scalars(select(change_log.c.parts).where(*since))).all()
         parts = frozenset(part for parts in rows for part in parts)
-        if self._number < 0 or len(rows) != number - self._number or EVERYTHING in parts:
+        if self._number < 0 or len(rows) != number - self._number or ALL_SECTIONS in parts:
             return None
-        return parts | {REST} if self._fills > self._filled else parts
+        return parts | {SMALL_TABLES} if self._fills > self._filled else parts

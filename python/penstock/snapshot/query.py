@@ -32,7 +32,7 @@ from penstock.snapshot.sectioned_table import (
     json_object,
     section_digits,
 )
-from penstock.store.snapshot_sections import REST
+from penstock.store.snapshot_sections import SMALL_TABLES
 from penstock.store.tables import (
     api_keys,
     configs,
@@ -122,7 +122,7 @@ class SnapshotReader:
         """
         for large in self._large_tables:
             large.restore(stored)
-        self._rest = msgspec.structs.replace(stored, pieces={}, parts={}, secrets={})
+        self._rest = msgspec.structs.replace(stored, chunks={}, parts={}, secrets={})
 
     async def read_snapshot(
         self, connection: AsyncConnection, changed: frozenset[str] | None = None
@@ -132,13 +132,13 @@ class SnapshotReader:
         """
         for large in self._large_tables:
             await large.refresh(connection, changed)
-        if changed is None or REST in changed or is_expired(self._rest.rest_end, now()):
+        if changed is None or SMALL_TABLES in changed or is_expired(self._rest.rest_end, now()):
             await self._read_small_tables(connection)
         keys, limits = self._keys.parts.values(), self._limits.parts.values()
         parts = {name: part for large in self._large_tables for name, part in large.parts.items()}
         stored = msgspec.structs.replace(
             self._rest,
-            pieces={name: part.piece for name, part in parts.items()},
+            chunks={name: part.chunk for name, part in parts.items()},
             key_count=sum(part.count for part in keys),
             secrets=self._secrets.export_values(),
             parts={name: (part.count, part.end) for name, part in parts.items()},
@@ -314,13 +314,13 @@ async def _read_integrations(
     own = secret_references.c
     reference_rows = (await connection.execute(select(own.id, own.secret_key, own.manager_type))).mappings()
     references: dict[str, dict[str, Any]] = {row["id"]: dict(row) for row in reference_rows}
-    models_by_integration, spoilt = await _read_model_settings(connection, vault)
+    models_by_integration, errors_by_integration = await _read_model_settings(connection, vault)
     options_by_id: dict[str, dict[str, Any]] = {}
     models: JsonRows = []
     for row in (await connection.execute(select(integrations).order_by(integrations.c.id))).mappings():
         if row["id"] not in requested or row["ai_provider_id"] not in known_providers:
             continue
-        if reason := spoilt.get(row["id"]):
+        if reason := errors_by_integration.get(row["id"]):
             log.warning(INTEGRATION_SKIPPED, row["slug"], reason)
             continue
         filled = await _resolve_secrets(connection, vault, secrets, row, references)
@@ -383,7 +383,7 @@ async def _read_model_settings(connection: AsyncConnection, vault: Vault) -> tup
     be used.
     """
     rows: dict[str, JsonRows] = {}
-    spoilt: dict[str, str] = {}
+    errors_by_integration: dict[str, str] = {}
     query = select(integration_models).order_by(integration_models.c.integration_id, integration_models.c.slug)
     for row in (await connection.execute(query)).mappings():
         try:
@@ -391,11 +391,11 @@ async def _read_model_settings(connection: AsyncConnection, vault: Vault) -> tup
             pricing = row["pricing_config"]
             prices = engine_export.export_operator_prices(msgspec.convert(pricing, PricingConfig)) if pricing else None
         except (DecryptionError, msgspec.ValidationError) as error:
-            spoilt[row["integration_id"]] = f"its model {row['slug']!r}: {error}"
+            errors_by_integration[row["integration_id"]] = f"its model {row['slug']!r}: {error}"
             continue
         item = forms.model_row(row["slug"], row["enabled"], options, prices)
         rows.setdefault(row["integration_id"], []).append(item)
-    return rows, spoilt
+    return rows, errors_by_integration
 
 
 def merge_deployments(model_rows: JsonRows, deployments: Mapping[str, dict[str, str]], *, allow_all: bool) -> JsonRows:

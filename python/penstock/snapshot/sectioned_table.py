@@ -40,7 +40,7 @@ ROW_PATH = re.compile(r"^\$\.parts\[0\]\.\w+\[\d+\]\.?")
 class Section(msgspec.Struct, frozen=True):
     """A section of the snapshot: its encoded rows, their number, and when the first one expires in milliseconds."""
 
-    piece: Chunk
+    chunk: Chunk
     count: int
     end: int | None
 
@@ -63,7 +63,7 @@ class SectionedTable:
     def restore(self, stored: StoreData) -> None:
         """Restores the sections from a saved snapshot."""
         saved_sections = {name: entry for name, entry in stored.parts.items() if name.startswith(f"{self._name}/")}
-        self.parts = {name: Section(stored.pieces[name], count, end) for name, (count, end) in saved_sections.items()}
+        self.parts = {name: Section(stored.chunks[name], count, end) for name, (count, end) in saved_sections.items()}
 
     async def refresh(self, connection: AsyncConnection, changed: frozenset[str] | None) -> None:
         """Reads the sections that changed or that have expired rows. Reads all sections if `changed` is `None`."""

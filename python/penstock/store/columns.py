@@ -15,7 +15,7 @@ metadata = MetaData(
     }
 )
 
-NAME, SLUG, UUID, WORD, DIGEST = String(255), String(255), String(36), String(32), String(64)
+NAME, SLUG, UUID, SHORT_TEXT, DIGEST = String(255), String(255), String(36), String(32), String(64)
 JSON_DOCUMENT = JSON(none_as_null=True)
 
 

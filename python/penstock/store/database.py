@@ -40,7 +40,7 @@ ASYNC_DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg
 MAX_SQLITE_CONNECTIONS = 3
 # Maximum time that a change to an embedded database waits for other changes, and maximum number of changes that wait.
 # So a burst of changes is saved, and does not fail as if the store were unavailable.
-MAX_TURN_SECONDS, MAX_WAITING_WRITERS = 10.0, 1000
+MAX_WRITE_WAIT_SECONDS, MAX_WAITING_WRITERS = 10.0, 1000
 # A connection that was idle for longer is pinged before use.
 PING_AFTER_IDLE_SECONDS = 0.25
 MISSING_TABLE_MESSAGES = ("no such table", "does not exist")
@@ -100,11 +100,11 @@ class Database:
     @asynccontextmanager
     async def write_transaction(self) -> AsyncGenerator[AsyncConnection]:
         """Yields a connection in a transaction. Commits at the end, or rolls back on an error."""
-        async with self._wait_for_turn(), self._open_write_transaction() as connection:
+        async with self._wait_for_writer_slot(), self._open_write_transaction() as connection:
             yield connection
 
     @asynccontextmanager
-    async def _wait_for_turn(self) -> AsyncGenerator[None]:
+    async def _wait_for_writer_slot(self) -> AsyncGenerator[None]:
         """Waits until the other changes of this process are saved, if the database is embedded."""
         if not self.embedded:
             yield
@@ -114,12 +114,10 @@ class Database:
             raise UnavailableError(message)
         self._waiting_writers += 1
         try:
-            async with asyncio.timeout(MAX_TURN_SECONDS):
+            async with asyncio.timeout(MAX_WRITE_WAIT_SECONDS):
                 await self._write_lock.acquire()
         except TimeoutError:
-            message = (
-                f"other changes needed more than {MAX_TURN_SECONDS:g} s to be saved; nothing was changed: try again"
-            )
+            message = f"other changes needed more than {MAX_WRITE_WAIT_SECONDS:g} s to be saved; nothing was changed: try again"
             raise UnavailableError(message) from None
         finally:
             self._waiting_writers -= 1
@@ -298,7 +296,7 @@ def _create_sqlite_engine(url: URL, settings: Store) -> AsyncEngine:
         url,
         pool_size=_max_connections(url, settings),
         max_overflow=0,
-        pool_timeout=MAX_TURN_SECONDS,
+        pool_timeout=MAX_WRITE_WAIT_SECONDS,
         hide_parameters=True,
         json_serializer=_encode_json,
         json_deserializer=msgspec.json.decode,

@@ -10,8 +10,8 @@ from sqlalchemy.types import Double
 from penstock.store.columns import (
     JSON_DOCUMENT,
     NAME,
+    SHORT_TEXT,
     UUID,
-    WORD,
     foreign_key_column,
     id_column,
     metadata,
@@ -26,10 +26,10 @@ def _policy_columns() -> list[Column[Any] | Index]:
         foreign_key_column("workspaces", ends_with_it=True),
         Column("name", NAME),
         Column("description", Text),
-        Column("status", WORD, nullable=False),
+        Column("status", SHORT_TEXT, nullable=False),
         Column("conditions", JSON_DOCUMENT, nullable=False),
         Column("group_by", JSON_DOCUMENT, nullable=False),
-        Column("type", WORD, nullable=False),
+        Column("type", SHORT_TEXT, nullable=False),
         # True if the policy only records what it would reject.
         Column("dry_run", Boolean, nullable=False),
         Column("created_by", UUID),
@@ -46,18 +46,18 @@ usage_limits_policies = Table(
     # Limit in US dollars, tokens or requests, by `type`.
     Column("credit_limit", Double, nullable=False),
     Column("alert_threshold", Double),
-    Column("periodic_reset", WORD),
+    Column("periodic_reset", SHORT_TEXT),
     Column("periodic_reset_days", Integer),
     Column("next_usage_reset_at", BigInteger),
     Column("last_reset_at", BigInteger),
-    Column("enforcement", WORD, nullable=False),
+    Column("enforcement", SHORT_TEXT, nullable=False),
 )
 
 rate_limits_policies = Table(
     "rate_limits_policies",
     metadata,
     *_policy_columns(),
-    *(Column(name, WORD, nullable=False) for name in ("unit", "window", "target")),
+    *(Column(name, SHORT_TEXT, nullable=False) for name in ("unit", "window", "target")),
     Column("value", BigInteger, nullable=False),
 )
 
@@ -71,10 +71,10 @@ limit_usage = Table(
     Column("value_key", Text, primary_key=True),
     Column("period_start", BigInteger, primary_key=True, autoincrement=False),
     *(Column(name, BigInteger, nullable=False) for name in ("requests", "tokens", "nanodollars")),
-    Column("status", WORD, nullable=False),
+    Column("status", SHORT_TEXT, nullable=False),
     *(Column(f"is_{name}_alert_sent", Boolean, nullable=False) for name in ("threshold", "exhausted")),
     # What the limit counts: `cost`, `tokens` or `requests`.
-    Column("measure", WORD, nullable=False),
+    Column("measure", SHORT_TEXT, nullable=False),
     # Sum of the corrections of costs that `nanodollars` includes. The counters of the data plane do not include them.
     Column("corrected_nanodollars", BigInteger, nullable=False, server_default="0"),
     # Number of resets of the usage. When it grows, the counters of the data plane start again.

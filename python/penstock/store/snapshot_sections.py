@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Table
 
 # Names of special sections: all data, the data of small tables, and all sections of limits.
-EVERYTHING, REST, LIMITS = "*", "rest", "limits"
+ALL_SECTIONS, SMALL_TABLES, LIMITS = "*", "rest", "limits"
 # Member of the snapshot that contains the rows of a table. These tables may be large, so each has 256 sections of
 # similar size, by the last two digits of the random row ids.
 MEMBER_BY_TABLE = {
@@ -61,7 +61,7 @@ def all_sections(batches: int) -> list[frozenset[str]]:
     digits = [f"{number:0{DIGITS}x}" for number in range(16**DIGITS)]
     groups = [digits[start::batches] for start in range(batches)]
     large = [frozenset(f"{table}/{end}" for table in MEMBER_BY_TABLE for end in group) for group in groups]
-    return [frozenset({REST, LIMITS}), *large]
+    return [frozenset({SMALL_TABLES, LIMITS}), *large]
 
 
 def limits_section(workspace_id: str) -> str:
@@ -84,4 +84,4 @@ def section_name(table: Table, row_id: str) -> str:
     """Returns the name of the section that contains a row."""
     if table.name in MEMBER_BY_TABLE:
         return f"{table.name}/{row_id[-DIGITS:]}"
-    return REST if table.name in SHARED_SECTION_TABLES else EVERYTHING
+    return SMALL_TABLES if table.name in SHARED_SECTION_TABLES else ALL_SECTIONS

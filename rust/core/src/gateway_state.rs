@@ -48,7 +48,7 @@ pub struct GatewayState {
     end_streams_notify: Notify,
     drain_notify: Notify,
     /// Reference to this state, for work that outlives a request.
-    own_reference: OnceLock<Weak<Self>>,
+    weak_reference: OnceLock<Weak<Self>>,
 }
 
 impl GatewayState {
@@ -75,19 +75,19 @@ impl GatewayState {
             is_ending_streams: AtomicBool::new(false),
             end_streams_notify: Notify::new(),
             drain_notify: Notify::new(),
-            own_reference: OnceLock::new(),
+            weak_reference: OnceLock::new(),
             settings,
         })
     }
 
-    /// Stores the reference to this state that `own_reference` returns.
-    pub(crate) fn set_own_reference(self: &Arc<Self>) {
-        self.own_reference.get_or_init(|| Arc::downgrade(self));
+    /// Stores a weak reference to this state, so that background work can obtain it.
+    pub(crate) fn store_weak_reference(self: &Arc<Self>) {
+        self.weak_reference.get_or_init(|| Arc::downgrade(self));
     }
 
-    /// Returns this state, for work that outlives a request; `None` before `set_own_reference` was called.
-    pub(crate) fn own_reference(&self) -> Option<Arc<Self>> {
-        self.own_reference.get()?.upgrade()
+    /// Returns this state for work that continues after a request; `None` before `store_weak_reference` was called.
+    pub(crate) fn upgrade_weak_reference(&self) -> Option<Arc<Self>> {
+        self.weak_reference.get()?.upgrade()
     }
 
     /// Compiles a new snapshot and replaces the current one. Requests in flight keep the old snapshot.

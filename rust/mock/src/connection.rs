@@ -8,6 +8,7 @@ use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 use crate::behaviour::Behaviour;
+use crate::client_socket::{ClientDisconnected, ClientSocket, SendTracker};
 use crate::clock;
 use crate::framing::ChunkedDecoder;
 use crate::ledger::{Ledger, Outcome, Progress, RequestStart};
@@ -15,7 +16,6 @@ use crate::plans::{PlanCache, RawRequest, ResponsePlan};
 use crate::request::{BodyLength, RequestFlags, RequestHead};
 use crate::session::{self, UpgradeRequest};
 use crate::steps::{ChunkSequence, Step, WriteBlock};
-use crate::wire::{ClientDisconnected, ClientSocket, SendTracker};
 
 const BODY_READ_BYTES: usize = 256 * 1024;
 const CONTINUE_RESPONSE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
@@ -241,7 +241,7 @@ impl ServerConnection {
                 Step::Send(block) => self.send_block(block, tally).await?,
                 Step::Chunks(sequence) => self.play_chunks(sequence, tally).await?,
                 Step::Pause(time) => self.socket.pause(*time, tally).await?,
-                Step::Drip { bytes, gap } => {
+                Step::SlowBytes { bytes, gap } => {
                     for byte in bytes {
                         self.socket.write_all(std::slice::from_ref(byte), tally).await?;
                         self.socket.pause(*gap, tally).await?;

@@ -1,7 +1,7 @@
 //! Mock provider and load client. The server imitates the providers' wire formats and all known faults.
 
-mod alarm;
 mod behaviour;
+mod client_socket;
 mod clock;
 mod connection;
 mod faults;
@@ -10,13 +10,13 @@ mod gzip;
 mod ledger;
 pub mod load;
 mod plans;
+mod precise_timer;
 mod request;
 mod response;
 mod server;
 mod session;
 mod shapes;
 mod steps;
-mod wire;
 
 pub use faults::Fault;
 pub use ledger::{Entry, Outcome};

@@ -339,7 +339,7 @@ pub fn apply_timing(mut steps: Vec<Step>, behaviour: &Behaviour) -> Vec<Step> {
     if behaviour.burst {
         steps = merge_writes(steps);
     }
-    if fault == Some(Fault::Drip) {
+    if fault == Some(Fault::SlowBytes) {
         steps = convert_to_drip(steps, behaviour.chunk_ms.map_or(DRIP_INTERVAL, Duration::from_millis));
     }
     if let Some(wait) = behaviour.first_ms.filter(|_| fault != Some(Fault::SlowFirst)) {

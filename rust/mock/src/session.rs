@@ -143,7 +143,7 @@ impl Session {
             "mock.flood" => {
                 let text = "x".repeat(usize::try_from(number("bytes")).unwrap_or_default());
                 for at in 0..number("count") {
-                    self.send_event(&json!({"type": "mock.piece", "at": at, "text": text})).await?;
+                    self.send_event(&json!({"type": "mock.chunk", "at": at, "text": text})).await?;
                 }
             }
             "mock.close" => return self.close_socket(event).await,

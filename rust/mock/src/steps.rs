@@ -92,7 +92,7 @@ pub enum Step {
     Chunks(ChunkSequence),
     Pause(Duration),
     /// Writes one byte at a time.
-    Drip {
+    SlowBytes {
         bytes: Vec<u8>,
         gap: Duration,
     },
@@ -129,7 +129,7 @@ pub fn merge_writes(steps: Vec<Step>) -> Vec<Step> {
 /// Merges the writes, then sends each byte by byte with `gap` between two bytes.
 pub fn convert_to_drip(steps: Vec<Step>, gap: Duration) -> Vec<Step> {
     let slow = |step| match step {
-        Step::Send(block) => Step::Drip { bytes: block.bytes, gap },
+        Step::Send(block) => Step::SlowBytes { bytes: block.bytes, gap },
         other => other,
     };
     merge_writes(steps).into_iter().map(slow).collect()
@@ -155,7 +155,7 @@ impl Step {
         match self {
             Self::Send(block) => block.bytes.len(),
             Self::Chunks(sequence) => sequence.blocks.iter().map(|block| block.bytes.len()).sum(),
-            Self::Drip { bytes, .. } => bytes.len(),
+            Self::SlowBytes { bytes, .. } => bytes.len(),
             _ => 0,
         }
     }

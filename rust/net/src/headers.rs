@@ -181,9 +181,9 @@ pub fn is_hop_by_hop(name: &[u8]) -> bool {
 /// Returns true for response fields that change how a browser treats the origin of the response. A provider must not
 /// decide that for the gateway's origin, so these fields are never passed on.
 ///
-/// They set state (cookies, storage, HSTS, key pins, reporting), move requests elsewhere (`alt-svc`, `refresh`), widen
-/// the scope of a service worker, or grant other origins access (CORS). Fields that only restrict a single document,
-/// such as `content-security-policy`, are passed on.
+/// They set state (cookies, storage, HSTS, key pins, reporting) or move requests elsewhere (`alt-svc`, `refresh`).
+/// Others widen the scope of a service worker, or grant other origins access (CORS). Fields that only restrict a single
+/// document, such as `content-security-policy`, are passed on.
 pub fn acts_on_origin(name: &[u8]) -> bool {
     matches!(
         name,

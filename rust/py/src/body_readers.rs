@@ -71,19 +71,19 @@ impl BodyReaders {
             return Vec::new();
         }
         Python::attach(|py| {
-            let (mut jobs, mut over) = (Vec::new(), Vec::new());
+            let (mut jobs, mut finished) = (Vec::new(), Vec::new());
             let now = Instant::now();
             let mut readers = self.lock();
             for (id, waiting) in readers.iter_mut().filter(|(_, waiting)| waiting.chunk_future.is_some()) {
                 match waiting.reader.check_timeouts(now) {
                     PollOutcome::Waiting => (),
                     PollOutcome::HandOver(job) => jobs.push(*job),
-                    PollOutcome::Finished => over.push(*id),
+                    PollOutcome::Finished => finished.push(*id),
                 }
             }
-            let over: Vec<_> = over.into_iter().filter_map(|id| readers.remove(&id)).collect();
+            let finished: Vec<_> = finished.into_iter().filter_map(|id| readers.remove(&id)).collect();
             drop(readers);
-            for future in over.into_iter().filter_map(|waiting| waiting.chunk_future) {
+            for future in finished.into_iter().filter_map(|waiting| waiting.chunk_future) {
                 // The server closes the connection when no reader waits for its body.
                 drop(future.call_method0(py, intern!(py, "cancel")));
             }

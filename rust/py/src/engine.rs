@@ -243,14 +243,15 @@ impl Engine {
         context: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = callback.py();
-        let real = self.call_soon.get().ok_or_else(|| PyRuntimeError::new_err("the engine was not started"))?;
+        let original_call_soon =
+            self.call_soon.get().ok_or_else(|| PyRuntimeError::new_err("the engine was not started"))?;
         let all: Vec<_> = std::iter::once(callback.clone()).chain(args.iter()).collect();
         let all = PyTuple::new(py, all)?;
         let keywords = PyDict::new(py);
         if let Some(context) = context {
             keywords.set_item(intern!(py, "context"), context)?;
         }
-        real.bind(py).call(all, Some(&keywords))
+        original_call_soon.bind(py).call(all, Some(&keywords))
     }
 }
 
@@ -293,11 +294,11 @@ pub fn run_guardrail<'py>(
 ) -> PyResult<Bound<'py, PyBytes>> {
     let settings: Settings =
         serde_json::from_slice(settings).map_err(|error| PyValueError::new_err(error.to_string()))?;
-    let ran = py.detach(|| -> PyResult<_> {
+    let trial_result = py.detach(|| -> PyResult<_> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         Ok(Trial::parse(content, subject).and_then(|trial| runtime.block_on(trial.run(&settings))))
     })?;
-    let json = ran.map_err(|problems| errors::validation_error(py, &problems))?.to_string();
+    let json = trial_result.map_err(|problems| errors::validation_error(py, &problems))?.to_string();
     Ok(PyBytes::new(py, json.as_bytes()))
 }
 

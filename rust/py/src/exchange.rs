@@ -293,8 +293,8 @@ impl Exchange {
         }
     }
 
-    /// Stores the client of a stream. Sends the head of an event stream at once. Any other head is sent together with
-    /// the first chunk, which is already available.
+    /// Prepares for sending a stream to the client. Sends the head of an event stream at once. Any other head is sent
+    /// together with the first chunk, which is already available.
     fn begin_stream(&mut self, py: Python<'_>) -> PyResult<()> {
         let head = self.head.as_ref();
         let is_event_stream = head.is_some_and(ClientResponseHead::is_event_stream);

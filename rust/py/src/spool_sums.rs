@@ -137,7 +137,8 @@ impl RequestCounts {
         py.detach(|| lock(&self.0).sets().len())
     }
 
-    /// Number of values that were counted as `other`.
+    /// Number of label values that were counted under the label `other`, because there were too many values or label
+    /// sets.
     #[getter]
     fn overflow_count(&self, py: Python<'_>) -> u64 {
         py.detach(|| lock(&self.0).overflow_count())

@@ -150,7 +150,7 @@ impl WebSocketHandle {
             };
             match connected {
                 Some(UpgradeOutcome::Rejected(response)) => {
-                    let _taken = writer.mailbox.post_and_wait(ClientEvent::Deny(response)).await;
+                    let _delivered = writer.mailbox.post_and_wait(ClientEvent::Deny(response)).await;
                 }
                 Some(UpgradeOutcome::Accepted(session)) => writer.relay_session(&state, *session, from_caller).await,
                 // The client disconnected, so this event has no reader. It only ends the server's task.

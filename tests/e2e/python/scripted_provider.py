@@ -50,7 +50,11 @@ class ScriptedProvider(RecordingServer):
 
     def find_responses(self, method: str, path: str) -> list[ScriptedResponse]:
         """Returns the responses for a path. The request's path may have an API version in front of the scripted one."""
-        items = (remaining for (its, end), remaining in self.answers.items() if its == method and path.endswith(end))
+        items = (
+            remaining
+            for (expected_method, end), remaining in self.answers.items()
+            if expected_method == method and path.endswith(end)
+        )
         return next(items, [])
 
 
@@ -71,7 +75,7 @@ class _RequestHandler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("content-length", 0)))
         path = unquote(self.path.partition("?")[0])
         with self.provider.lock:
-            self.provider.asked.append((self.command, path))
+            self.provider.received_requests.append((self.command, path))
             if "json" in self.headers.get("content-type", ""):
                 self.provider.sent.append(json.loads(body or b"null"))
             remaining = self.provider.find_responses(self.command, path)

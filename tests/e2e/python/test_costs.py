@@ -33,7 +33,12 @@ if TYPE_CHECKING:
     from tests.e2e.python.scripted_provider import ScriptedProvider
 
 # Prices of an input token, an output token, a web search and a file search, in nano-dollars (ten-millionths of a cent).
-IN, OUT, WEB, FILES = 1_000, 2_000, 10_000_000, 2_500_000
+INPUT_NANODOLLARS, OUTPUT_NANODOLLARS, WEB_SEARCH_NANODOLLARS, FILE_SEARCH_NANODOLLARS = (
+    1_000,
+    2_000,
+    10_000_000,
+    2_500_000,
+)
 IMAGE_PRICES = {"standard": {"1024x1024": 40_000_000}, "high": {"1024x1536": 80_000_000}}
 # Maximum number of connections that are opened until each worker has one.
 MAX_CONNECTIONS = 64
@@ -55,12 +60,15 @@ def price_in_cents(nanodollars: int) -> dict[str, float]:
 
 
 CHAT_PRICES = {
-    "request_token": price_in_cents(IN),
-    "response_token": price_in_cents(OUT),
-    "additional_units": {"web_search": price_in_cents(WEB), "file_search": price_in_cents(FILES)},
+    "request_token": price_in_cents(INPUT_NANODOLLARS),
+    "response_token": price_in_cents(OUTPUT_NANODOLLARS),
+    "additional_units": {
+        "web_search": price_in_cents(WEB_SEARCH_NANODOLLARS),
+        "file_search": price_in_cents(FILE_SEARCH_NANODOLLARS),
+    },
 }
 IMAGE_MODEL_PRICES = {
-    "request_token": price_in_cents(IN),
+    "request_token": price_in_cents(INPUT_NANODOLLARS),
     "image": {
         quality: {size: price_in_cents(item) for size, item in sizes.items()} for quality, sizes in IMAGE_PRICES.items()
     },
@@ -163,7 +171,13 @@ def test_bills_searches_of_buffered_and_streamed_responses(
     with chat.responses.create(**request, stream=True) as stream:
         assert [event.type for event in stream][-1] == "response.completed"
     used = {"input": 100, "output": 10, "web_searches": 1, "file_searches": 1}
-    assert costs(2) == [(100 * IN + 10 * OUT + WEB + FILES, used)] * 2
+    assert (
+        costs(2)
+        == [
+            (100 * INPUT_NANODOLLARS + 10 * OUTPUT_NANODOLLARS + WEB_SEARCH_NANODOLLARS + FILE_SEARCH_NANODOLLARS, used)
+        ]
+        * 2
+    )
 
 
 def message_body(**more: object) -> dict[str, Any]:
@@ -219,7 +233,7 @@ def test_bills_claude_searches_in_both_client_formats(
     with chat.chat.completions.create(model=model_name("anthropic"), messages=PROMPT_MESSAGES, stream=True) as chunks:
         assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "much"
     used = {"input": 100, "output": 10, "web_searches": 3}
-    assert costs(4) == [(100 * IN + 10 * OUT + 3 * WEB, used)] * 4
+    assert costs(4) == [(100 * INPUT_NANODOLLARS + 10 * OUTPUT_NANODOLLARS + 3 * WEB_SEARCH_NANODOLLARS, used)] * 4
 
 
 GENERATED, STREAMED = ":generateContent", ":streamGenerateContent"
@@ -239,7 +253,7 @@ def gemini_chunks() -> list[dict[str, Any]]:
 
 
 EXPECTED_USAGE = {"input": 100, "output": 10, "web_searches": 2}
-EXPECTED_COST = 100 * IN + 10 * OUT + 2 * WEB
+EXPECTED_COST = 100 * INPUT_NANODOLLARS + 10 * OUTPUT_NANODOLLARS + 2 * WEB_SEARCH_NANODOLLARS
 
 
 def test_bills_gemini_searches_for_every_sdk(
@@ -318,7 +332,9 @@ def test_bills_chat_searches_with_and_without_counts(
     with chat.chat.completions.create(**request, stream=True) as chunks:
         assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == "much"
     used = {"input": 100, "output": 10, "web_searches": searches}
-    assert costs(2) == [(100 * IN + 10 * OUT + searches * WEB, used)] * 2
+    assert (
+        costs(2) == [(100 * INPUT_NANODOLLARS + 10 * OUTPUT_NANODOLLARS + searches * WEB_SEARCH_NANODOLLARS, used)] * 2
+    )
 
 
 def test_bills_images_by_quality_size_and_received_count(
@@ -362,7 +378,7 @@ def test_bills_background_response_once_when_usage_is_seen(
     assert states == ["queued", "completed", "completed"]
     assert chat.responses.cancel("resp_1", **names).status == "cancelled"
     used = {"input": 100, "output": 10, "web_searches": 1, "file_searches": 1}
-    paid = (100 * IN + 10 * OUT + WEB + FILES, used)
+    paid = (100 * INPUT_NANODOLLARS + 10 * OUTPUT_NANODOLLARS + WEB_SEARCH_NANODOLLARS + FILE_SEARCH_NANODOLLARS, used)
     assert costs(5) == [(None, None), (None, None), paid, (None, None), (None, None)]
 
 
@@ -426,7 +442,7 @@ def test_workers_share_pending_charges_of_background_responses(
         return wait_for("the costs", read_costs)
 
     scripted_provider.set_responses("GET", "/responses/resp_1", json_response(done))
-    paid = 100 * IN + 10 * OUT + WEB + FILES
+    paid = 100 * INPUT_NANODOLLARS + 10 * OUTPUT_NANODOLLARS + WEB_SEARCH_NANODOLLARS + FILE_SEARCH_NANODOLLARS
     requested = [(here, "POST"), (elsewhere, "GET"), (elsewhere, "GET"), (here, "GET")]
     totals = [0, paid, 0, 0]
     actual = [request_costs(item, total=total) for item, total in zip(requested, totals, strict=True)]
@@ -458,4 +474,7 @@ def test_pending_charges_outlive_a_restart_of_the_control_process(
         return costs if any(cost for _, cost in costs) else None
 
     # The worker that began the response repeats the write until the new process has it.
-    assert wait_for("the costs", read_costs) == [(1, None), (2, 100 * IN + 10 * OUT + WEB + FILES)]
+    assert wait_for("the costs", read_costs) == [
+        (1, None),
+        (2, 100 * INPUT_NANODOLLARS + 10 * OUTPUT_NANODOLLARS + WEB_SEARCH_NANODOLLARS + FILE_SEARCH_NANODOLLARS),
+    ]

@@ -180,10 +180,10 @@ def test_file_makes_a_round_trip(ai: openai.OpenAI, kind: ProviderCase):
 
 def test_large_file_is_uploaded_in_parts_and_read_back(ai: openai.OpenAI, bucket_provider: FakeBucketProvider):
     content = bytes(range(256)) * (LARGE_FILE_BYTES // 256)
-    request = len(bucket_provider.asked)
+    request = len(bucket_provider.received_requests)
     created = ai.files.create(file=("large.bin", content), purpose="user_data")
     assert created.bytes == len(content)
-    parts = [path for method, path in bucket_provider.asked[request:] if method == "PUT"]
+    parts = [path for method, path in bucket_provider.received_requests[request:] if method == "PUT"]
     assert [path.split("?")[1].split("&")[0] for path in parts] == [f"partNumber={number}" for number in (1, 2, 3)]
     assert ai.files.content(created.id).content == content
     assert ai.files.retrieve(created.id).purpose == "user_data"
@@ -223,10 +223,13 @@ def test_aborts_upload_if_client_disconnects(served: Gateway, bucket_provider: F
         '--edge\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nuser_data\r\n'
         '--edge\r\ncontent-disposition: form-data; name="file"; filename="a"\r\n\r\n'
     )
-    request = len(bucket_provider.asked)
+    request = len(bucket_provider.received_requests)
 
     def has_upload_request(method: str) -> bool | None:
-        return any(item == method and "uploadId=" in path for item, path in bucket_provider.asked[request:]) or None
+        return (
+            any(item == method and "uploadId=" in path for item, path in bucket_provider.received_requests[request:])
+            or None
+        )
 
     with socket.create_connection(("127.0.0.1", served.port)) as connection:
         connection.sendall(head.encode() + bytes(LARGE_FILE_BYTES // 2))

@@ -215,11 +215,11 @@ def test_reports_errors_in_openai_format(
     assert gone.value.status_code == 404
     if kind.slug == "openai":
         return
-    request_count = len(fine_tuning_provider.asked)
+    request_count = len(fine_tuning_provider.received_requests)
     with pytest.raises(openai.BadRequestError, match=r"method\.type: `reinforcement` is not supported"):
         client.fine_tuning.jobs.create(
             model=kind.model, training_file=kind.training_file, method={"type": "reinforcement"}
         )
     with pytest.raises(openai.BadRequestError, match="limit: must be a number from 1 to 100"):
         client.fine_tuning.jobs.list(limit=101)
-    assert len(fine_tuning_provider.asked) == request_count
+    assert len(fine_tuning_provider.received_requests) == request_count

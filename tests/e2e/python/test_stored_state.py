@@ -162,14 +162,14 @@ def test_backing_model_of_a_profile_decides_format_and_price(
         "usage": {"inputTokens": 30, "outputTokens": 12, "totalTokens": 42},
         "metrics": {"latencyMs": 1},
     }
-    behind = {
+    profile = {
         "models": [{"modelArn": f"arn:aws:bedrock:us-east-1::foundation-model/{BACKING_MODEL}"}],
         "type": "APPLICATION",
     }
-    scripted_provider.set_responses("GET", f"/inference-profiles/{PROFILE_ARN}", json_response(behind))
+    scripted_provider.set_responses("GET", f"/inference-profiles/{PROFILE_ARN}", json_response(profile))
     scripted_provider.set_responses("POST", f"/model/{PROFILE_ARN}/invoke", json_response(fields))
     scripted_provider.set_responses("POST", f"/model/{PROFILE_ARN}/converse", json_response(reported))
-    scripted_provider.asked.clear()
+    scripted_provider.received_requests.clear()
     model = f"@bedrock/{PROFILE_ARN}"
     response = chat.chat.completions.create(model=model, messages=[USER_MESSAGE])
     assert response.choices[0].message.content == "rain"

@@ -223,7 +223,7 @@ def test_openai_sdk_gets_equal_complete_and_streamed_responses(chat: Callable[..
 
 @pytest.mark.parametrize("provider", ["cohere", "google"])
 def test_openai_sdk_gets_embeddings_in_base64_encoding(chat: Callable[..., openai.OpenAI], provider: str):
-    case = GoldenCase(provider, "embed", "whole")
+    case = GoldenCase(provider, "embed", "complete")
     request = {key: value for key, value in load_request(case).items() if key != "encoding_format"}
     with GoldenProvider(case) as upstream:
         response = chat(provider, upstream.url).embeddings.create(**request)
@@ -246,7 +246,7 @@ def test_errors_of_other_api_formats_raise_the_sdks_own_types(
 
 
 def test_rejects_untranslatable_and_lists_dropped_parameters(chat: Callable[..., openai.OpenAI]):
-    case = GoldenCase("anthropic", "chatComplete", "whole")
+    case = GoldenCase("anthropic", "chatComplete", "complete")
     with GoldenProvider(case) as upstream:
         client = chat("anthropic", upstream.url)
         with pytest.raises(openai.BadRequestError, match="n: must be 1"):

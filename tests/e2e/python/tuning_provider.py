@@ -49,7 +49,7 @@ class _RequestHandler(BaseHTTPRequestHandler):
         url = urlsplit(self.path)
         path, query = unquote(url.path), {key: values[0] for key, values in parse_qs(url.query).items()}
         with self.provider.lock:
-            self.provider.asked.append((self.command, self.path))
+            self.provider.received_requests.append((self.command, self.path))
             status, response = self._route(path, query, body)
         content = json.dumps(response).encode()
         self.send_response(status)

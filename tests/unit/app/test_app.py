@@ -48,12 +48,12 @@ def make_settings(folder: Path) -> Settings:
     return Settings(records=Records(path=str(folder / "records.jsonl")), metrics=Metrics(enabled=True))
 
 
-def run_with_app(settings: Settings, scene: Callable[[Litestar, SnapshotChannel], Awaitable[Any]]) -> Any:
+def run_with_app(settings: Settings, work: Callable[[Litestar, SnapshotChannel], Awaitable[Any]]) -> Any:
     async def run() -> Any:
         published = SnapshotChannel(Snapshot("first"))
         app = create_app(settings, published)
         async with run_lifespan(app):
-            return await scene(app, published)
+            return await work(app, published)
 
     return asyncio.run(run())
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from penstock.batches.gateway_batch import BatchDependencies
 from penstock.batches.input import BatchLine
-from penstock.batches.records import AnsweredLine, BatchBilling, BatchInfo
+from penstock.batches.records import BatchBilling, BatchInfo, CompletedLine
 from penstock.logs.record_file import RecordFileConsumer
 from penstock.logs.spool_reader import delete_segments, find_recent_segment
 from penstock.logs.spool_writer import SpoolWriter
@@ -23,10 +23,10 @@ METADATA = {"team": "red", "user": "u" * 512}
 USAGE = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
 
 
-def make_answered_line(number: int, model: str = "gpt-4o", status: int = 200) -> AnsweredLine:
+def make_completed_line(number: int, model: str = "gpt-4o", status: int = 200) -> CompletedLine:
     body = {"model": model, "messages": []}
     line = BatchLine(custom_id=f"mine-{number}", method="POST", url="/v1/chat/completions", body=body)
-    return AnsweredLine(number, line, {"status_code": status, "request_id": "r", "body": {"usage": USAGE}})
+    return CompletedLine(number, line, {"status_code": status, "request_id": "r", "body": {"usage": USAGE}})
 
 
 def make_billing(folder: Path, *, enabled: bool = True) -> tuple[BatchBilling, BatchMetrics, SpoolWriter]:
@@ -60,14 +60,14 @@ def read_records(folder: Path) -> list[dict[str, Any]]:
 def test_lines_written_again_are_recorded_once(tmp_path: Path):
     async def scenario() -> None:
         first, figures, writer = make_billing(tmp_path)
-        await first.write_records([make_answered_line(1), make_answered_line(2)], again=False)
+        await first.write_records([make_completed_line(1), make_completed_line(2)], is_retry=False)
         assert figures.cost_nanodollars > 0
         # The process died before it stored its progress.
         writer.close()
         run_log_worker(tmp_path)
         second, _, _ = make_billing(tmp_path)
-        await second.write_records([make_answered_line(1), make_answered_line(2)], again=True)
-        await second.write_records([make_answered_line(3)], again=True)
+        await second.write_records([make_completed_line(1), make_completed_line(2)], is_retry=True)
+        await second.write_records([make_completed_line(3)], is_retry=True)
 
     asyncio.run(scenario())
     records = read_records(tmp_path)
@@ -80,11 +80,11 @@ def test_lines_written_again_are_recorded_once(tmp_path: Path):
 
 def test_model_without_a_price_has_no_cost(tmp_path: Path):
     first, figures, _ = make_billing(tmp_path)
-    asyncio.run(first.write_records([make_answered_line(1, "made-up")], again=False))
+    asyncio.run(first.write_records([make_completed_line(1, "made-up")], is_retry=False))
     assert (read_records(tmp_path)[0]["cost_nanodollars"], figures.cost_nanodollars) == (None, 0)
 
 
 def test_disabled_records_write_no_file(tmp_path: Path):
     first, _, _ = make_billing(tmp_path, enabled=False)
-    asyncio.run(first.write_records([make_answered_line(1)], again=False))
+    asyncio.run(first.write_records([make_completed_line(1)], is_retry=False))
     assert list(tmp_path.iterdir()) == []

@@ -66,5 +66,5 @@ def test_failed_upload_leaves_the_previous_blob_only(tmp_path: Path):
 
 def test_unwritable_disk_is_reported(tmp_path: Path):
     (tmp_path / "file").touch()
-    with pytest.raises(UnavailableError, match="files cannot be kept"):
+    with pytest.raises(UnavailableError, match="files cannot be stored or read"):
         asyncio.run(BlobFolder(str(tmp_path / "file")).put("x", iter_chunks(b"1")))

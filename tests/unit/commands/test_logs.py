@@ -29,7 +29,7 @@ LOG = {
     "span_id": "s",
     "span_name": None,
 }
-SPOILT = {**LOG, "cost": None, "total_units": None, "ai_model": "red\x1b[31m"}
+LOG_WITH_NULLS = {**LOG, "cost": None, "total_units": None, "ai_model": "red\x1b[31m"}
 
 
 def whole_log(cost: float | None = 0.25) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def respond(_method: str, path: str, _body: Any) -> Any:
         events = [("connected", {}), ("log", LOG), ("dropped", {"count": 3}), ("error", {"message": "the end"})]
         return "".join(f"event: {name}\ndata: {json.dumps(data)}\n\n" for name, data in events).encode()
     if path == "/v1/logs":
-        return {"data": [LOG, SPOILT], "has_more": True, "next_cursor": "c"}
+        return {"data": [LOG, LOG_WITH_NULLS], "has_more": True, "next_cursor": "c"}
     if path.startswith("/v1/traces/"):
         child = {**LOG, "span_id": "child", "children": []}
         return {"data": [{**LOG, "span_name": "root", "children": [child]}], "object": "trace"}

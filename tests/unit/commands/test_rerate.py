@@ -63,7 +63,7 @@ def test_all_parts_are_summed_by_model(api: PretendedApi):
     assert all(word in done.stderr for word in ("3 logs have no price", "6 logs keep their cost", "on each node"))
 
 
-def test_dry_run_says_that_nothing_was_changed(api: PretendedApi):
+def test_dry_run_reports_no_change(api: PretendedApi):
     done = api.run("rerate", "--from", "2026-11-01", "--dry-run")
     assert "12 logs would be corrected; nothing was changed" in done.stdout
     assert all(body["dry_run"] for body in api.bodies)
@@ -79,6 +79,6 @@ def test_json_has_the_sums(api: PretendedApi):
     assert [row["ai_model"] for row in actual["data"]] == ["m", "n"]
 
 
-def test_nothing_to_rate_is_said(api: PretendedApi):
+def test_reports_that_no_log_needs_rerating(api: PretendedApi):
     assert "no logs" in api.run("rerate", "--from", "2026-11-01", "--model", "none").stdout
     assert api.run("rerate").exit_code == 2

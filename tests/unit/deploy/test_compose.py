@@ -79,9 +79,9 @@ def test_services_wait_for_healthy_services(project: dict[str, Any]):
     services = project["services"]
     assert {name for name, service in services.items() if "healthcheck" not in service} == SHORT_LIVED
     for name, service in services.items():
-        for other, wish in service.get("depends_on", {}).items():
+        for other, requirement in service.get("depends_on", {}).items():
             expected = "service_completed_successfully" if other in SHORT_LIVED else "service_healthy"
-            assert wish == {"condition": expected}, (name, other)
+            assert requirement == {"condition": expected}, (name, other)
     assert services["penstock"]["depends_on"].keys() == {"prepare", "redis", "clickhouse"}
 
 

@@ -93,7 +93,7 @@ def test_chart_has_the_version_of_the_gateway():
     assert (chart["version"], chart["appVersion"]) == (__version__, __version__)
 
 
-def test_there_are_values_for_twelve_ways_to_run_it():
+def test_chart_has_values_for_twelve_deployments():
     names = {path.stem for path in VALUES_FILES}
     assert len(names) >= 12
     page = (ROOT / "docs/deploy-kubernetes.md").read_text()

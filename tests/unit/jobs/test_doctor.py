@@ -137,7 +137,7 @@ def test_program_on_the_port_is_reported(settings: Settings):
     assert (actual.status, actual.message.startswith("another program")) == ("failed", True)
 
 
-def test_redis_is_asked_and_its_password_is_not_shown(tmp_path: Path):
+def test_checks_redis_and_hides_its_password(tmp_path: Path):
     server = RedisServer(tmp_path)
     try:
         actual = examine(load(tmp_path, REDIS_URL=server.url))
@@ -228,7 +228,7 @@ def provider_table(url: str) -> str:
     return f'[[providers]]\nslug = "own"\nprovider = "openai"\napi_key = "sk-0123456789"\ncustom_host = "{url}/v1"\n'
 
 
-def test_hosts_of_providers_are_asked(tmp_path: Path, provider: str):
+def test_checks_provider_hosts(tmp_path: Path, provider: str):
     settings = load(tmp_path, provider_table(provider), TRUSTED_CUSTOM_HOSTS="127.0.0.1")
     actual = examine(settings, offline=False)[f"provider {provider.removeprefix('http://')}"]
     assert (actual.status, actual.message) == ("ok", "it answers with status 401")

@@ -131,43 +131,46 @@ class RotationHarness:
 
 def run_scenario(url: Secret, play: Callable[[RotationHarness], Awaitable[None]]) -> None:
     async def run() -> None:
-        scene = RotationHarness(url)
-        await scene.set_up()
-        await play(scene)
-        await scene.database.close()
+        harness = RotationHarness(url)
+        await harness.set_up()
+        await play(harness)
+        await harness.database.close()
 
     asyncio.run(run())
 
 
 def test_due_key_gets_a_pending_text_and_the_old_one_stays_valid(store_url: Secret, clock: FakeClock):
-    async def scenario(scene: RotationHarness) -> None:
-        key_id, old = await scene.create_key(rotation_period="weekly", key_transition_period_ms=2 * HOUR_SECONDS * 1000)
-        assert (await scene.rotation_policy(key_id))["next_rotation_at"] == "2026-11-23T00:00:00.000Z"
+    async def scenario(harness: RotationHarness) -> None:
+        key_id, old = await harness.create_key(
+            rotation_period="weekly", key_transition_period_ms=2 * HOUR_SECONDS * 1000
+        )
+        assert (await harness.rotation_policy(key_id))["next_rotation_at"] == "2026-11-23T00:00:00.000Z"
         clock.set_time("2026-11-22T23:59:59")
-        await scene.rotator.check_keys()
-        assert len(await scene.fetch_rows(select(key_digests).where(key_digests.c.api_key_id == key_id))) == 1
+        await harness.rotator.check_keys()
+        assert len(await harness.fetch_rows(select(key_digests).where(key_digests.c.api_key_id == key_id))) == 1
         clock.set_time("2026-11-23T00:00:00")
-        await scene.rotator.check_keys()
-        assert (await scene.rotation_policy(key_id))["next_rotation_at"] == "2026-11-30T00:00:00.000Z"
-        assert await scene.is_accepted(old)
-        new = await scene.request_rotation(key_id)
-        assert await scene.is_accepted(new)
+        await harness.rotator.check_keys()
+        assert (await harness.rotation_policy(key_id))["next_rotation_at"] == "2026-11-30T00:00:00.000Z"
+        assert await harness.is_accepted(old)
+        new = await harness.request_rotation(key_id)
+        assert await harness.is_accepted(new)
         # The sealed copy of the new secret is deleted after its delivery. A key never has three secrets.
-        assert not [row for row in await scene.fetch_rows(select(key_digests)) if row["sealed"]]
+        assert not [row for row in await harness.fetch_rows(select(key_digests)) if row["sealed"]]
         with pytest.raises(ConflictError):
-            await scene.request_rotation(key_id)
+            await harness.request_rotation(key_id)
         clock.set_time("2026-11-23T01:59:59")
-        assert await scene.is_accepted(old)
+        assert await harness.is_accepted(old)
         clock.set_time("2026-11-23T02:00:00")
-        assert not await scene.is_accepted(old)
-        rings = scene.news.rings
-        await scene.rotator.check_keys()
+        assert not await harness.is_accepted(old)
+        rings = harness.news.rings
+        await harness.rotator.check_keys()
         # No notification is needed: the snapshot publisher itself tracks when a secret expires.
-        assert scene.news.rings == rings
-        assert len(await scene.fetch_rows(select(key_digests).where(key_digests.c.api_key_id == key_id))) == 1
-        assert await scene.is_accepted(new)
+        assert harness.news.rings == rings
+        assert len(await harness.fetch_rows(select(key_digests).where(key_digests.c.api_key_id == key_id))) == 1
+        assert await harness.is_accepted(new)
         content = [
-            row["action"] for row in await scene.fetch_rows(select(audit_log).where(audit_log.c.resource_id == key_id))
+            row["action"]
+            for row in await harness.fetch_rows(select(audit_log).where(audit_log.c.resource_id == key_id))
         ]
         assert content == ["create", "rotate", "rotate"]
 
@@ -175,14 +178,14 @@ def test_due_key_gets_a_pending_text_and_the_old_one_stays_valid(store_url: Secr
 
 
 def test_pending_text_can_be_fetched_after_the_transition(store_url: Secret, clock: FakeClock):
-    async def scenario(scene: RotationHarness) -> None:
-        key_id, old = await scene.create_key(rotation_period_days=1)
+    async def scenario(harness: RotationHarness) -> None:
+        key_id, old = await harness.create_key(rotation_period_days=1)
         clock.set_time("2026-11-19T00:00:00")
-        await scene.rotator.check_keys()
+        await harness.rotator.check_keys()
         clock.set_time("2026-11-19T12:00:00")
-        await scene.rotator.check_keys()
-        assert not await scene.is_accepted(old)
-        assert await scene.is_accepted(await scene.request_rotation(key_id))
+        await harness.rotator.check_keys()
+        assert not await harness.is_accepted(old)
+        assert await harness.is_accepted(await harness.request_rotation(key_id))
 
     run_scenario(store_url, scenario)
 
@@ -199,12 +202,12 @@ def test_pending_text_can_be_fetched_after_the_transition(store_url: Secret, clo
 def test_next_rotation_is_at_midnight_and_explicit_date_wins(
     store_url: Secret, clock: FakeClock, requested: dict[str, Any], due: str
 ):
-    async def scenario(scene: RotationHarness) -> None:
-        key_id, _ = await scene.create_key(**requested)
-        assert (await scene.rotation_policy(key_id))["next_rotation_at"] == f"{due}T00:00:00.000Z"
+    async def scenario(harness: RotationHarness) -> None:
+        key_id, _ = await harness.create_key(**requested)
+        assert (await harness.rotation_policy(key_id))["next_rotation_at"] == f"{due}T00:00:00.000Z"
         clock.set_time(f"{due}T00:00:30")
-        await scene.rotator.check_keys()
-        following = (await scene.rotation_policy(key_id))["next_rotation_at"]
+        await harness.rotator.check_keys()
+        following = (await harness.rotation_policy(key_id))["next_rotation_at"]
         days = (datetime.fromisoformat(following) - datetime.fromisoformat(f"{due}T00:00:00Z")).days
         assert days == {"monthly": 31, "weekly": 7}.get(
             requested.get("rotation_period", ""), requested.get("rotation_period_days")
@@ -214,34 +217,36 @@ def test_next_rotation_is_at_midnight_and_explicit_date_wins(
 
 
 def test_skips_expired_keys_and_keys_in_transition(store_url: Secret, clock: FakeClock):
-    async def scenario(scene: RotationHarness) -> None:
+    async def scenario(harness: RotationHarness) -> None:
         end = int(datetime(2026, 11, 18, 12, tzinfo=UTC).timestamp() * 1000)
-        over, _ = await scene.create_key(rotation_period_days=1, expires_at=end)
-        turning, old = await scene.create_key(rotation_period_days=1, key_transition_period_ms=20 * HOUR_SECONDS * 1000)
-        await scene.request_rotation(turning)
+        over, _ = await harness.create_key(rotation_period_days=1, expires_at=end)
+        turning, old = await harness.create_key(
+            rotation_period_days=1, key_transition_period_ms=20 * HOUR_SECONDS * 1000
+        )
+        await harness.request_rotation(turning)
         clock.set_time("2026-11-19T00:00:00")
-        await scene.rotator.check_keys()
-        texts = await scene.fetch_rows(select(key_digests))
+        await harness.rotator.check_keys()
+        texts = await harness.fetch_rows(select(key_digests))
         assert [sum(row["api_key_id"] == key_id for row in texts) for key_id in (over, turning)] == [1, 2]
-        assert await scene.is_accepted(old)
+        assert await harness.is_accepted(old)
         # The key is rotated as soon as its transition has ended.
         clock.set_time("2026-11-19T06:00:01")
-        await scene.rotator.check_keys()
-        assert not await scene.is_accepted(old)
-        assert len(await scene.fetch_rows(select(key_digests).where(key_digests.c.api_key_id == turning))) == 2
+        await harness.rotator.check_keys()
+        assert not await harness.is_accepted(old)
+        assert len(await harness.fetch_rows(select(key_digests).where(key_digests.c.api_key_id == turning))) == 2
 
     run_scenario(store_url, scenario)
 
 
 def test_warns_once_a_day_ahead(store_url: Secret, clock: FakeClock, caplog: pytest.LogCaptureFixture):
-    async def scenario(scene: RotationHarness) -> None:
-        key_id, _ = await scene.create_key(rotation_period="weekly")
+    async def scenario(harness: RotationHarness) -> None:
+        key_id, _ = await harness.create_key(rotation_period="weekly")
         for moment, content in (("2026-11-21T23:00:00", 0), ("2026-11-22T00:00:01", 1), ("2026-11-22T10:00:00", 1)):
             clock.set_time(moment)
-            await scene.rotator.check_keys()
+            await harness.rotator.check_keys()
             assert [key_id in line.getMessage() for line in caplog.records].count(True) == content
         clock.set_time("2026-11-23T00:00:00")
-        await scene.rotator.check_keys()
+        await harness.rotator.check_keys()
         assert "the old text of the key" in caplog.text
 
     with caplog.at_level(logging.WARNING, "penstock"):
@@ -249,35 +254,35 @@ def test_warns_once_a_day_ahead(store_url: Secret, clock: FakeClock, caplog: pyt
 
 
 def test_deletes_expired_sessions(store_url: Secret, clock: FakeClock):
-    async def scenario(scene: RotationHarness) -> None:
-        row = {"id": new_id(), "organisation_id": scene.organisation, "sha256": "0" * 64, "created_at": schemas.now()}
-        async with scene.database.write_transaction() as connection:
+    async def scenario(harness: RotationHarness) -> None:
+        row = {"id": new_id(), "organisation_id": harness.organisation, "sha256": "0" * 64, "created_at": schemas.now()}
+        async with harness.database.write_transaction() as connection:
             await connection.execute(insert(sessions).values(row))
-        await scene.rotator.check_keys()
-        assert len(await scene.fetch_rows(select(sessions))) == 1
+        await harness.rotator.check_keys()
+        assert len(await harness.fetch_rows(select(sessions))) == 1
         clock.set_time("2027-11-20T10:00:00")
-        await scene.rotator.check_keys()
-        assert not await scene.fetch_rows(select(sessions))
+        await harness.rotator.check_keys()
+        assert not await harness.fetch_rows(select(sessions))
 
     run_scenario(store_url, scenario)
 
 
 def test_session_expires_after_the_configured_lifetime(store_url: Secret, clock: FakeClock):
-    async def scenario(scene: RotationHarness) -> None:
-        (owner,) = await scene.fetch_rows(select(api_keys))
-        (text,) = await scene.fetch_rows(select(key_digests))
-        begun = {"id": new_id(), "organisation_id": scene.organisation, "api_key_id": owner["id"]}
+    async def scenario(harness: RotationHarness) -> None:
+        (owner,) = await harness.fetch_rows(select(api_keys))
+        (text,) = await harness.fetch_rows(select(key_digests))
+        begun = {"id": new_id(), "organisation_id": harness.organisation, "api_key_id": owner["id"]}
         row = {**begun, "key_sha256": text["sha256"], "sha256": sha256_hex("cookie"), "created_at": schemas.now()}
-        async with scene.database.write_transaction() as connection:
+        async with harness.database.write_transaction() as connection:
             await connection.execute(insert(sessions).values(row))
             await connection.execute(
                 organisations.update().values(settings={"session_settings": {"max_session_ttl": 900}})
             )
         for moment, good in (("2026-11-18T10:14:59", True), ("2026-11-18T10:15:00", False)):
             clock.set_time(moment)
-            scene.identities.clear_cache()
+            harness.identities.clear_cache()
             try:
-                caller = await scene.identities.authenticate(PresentedCredential("session", "cookie"))
+                caller = await harness.identities.authenticate(PresentedCredential("session", "cookie"))
             except UnauthorisedError:
                 assert not good
             else:

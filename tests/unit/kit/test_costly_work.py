@@ -50,8 +50,8 @@ def test_one_tenant_leaves_slots_to_others():
         others = [("other", "first")] * (OF_ALL - OF_ORGANISATION)
         assert await shop.start(*others, ("last", "")) == [*["TimeoutError"] * len(others), "UnavailableError"]
         await shop.release()
-        everybody = [("busy", "first"), ("busy", "second"), *others, ("last", "")]
-        assert await shop.start(*everybody) == ["done"] * len(everybody)
+        requests = [("busy", "first"), ("busy", "second"), *others, ("last", "")]
+        assert await shop.start(*requests) == ["done"] * len(requests)
 
     asyncio.run(run())
 

@@ -16,7 +16,7 @@ from penstock.kit.limit_simulation import (
 )
 
 # Wednesday 2026-11-25 00:00 UTC.
-NOON = 1_795_564_800_000
+NOON_MS = 1_795_564_800_000
 ANY_MODEL = [{"key": "model", "value": "*"}]
 
 
@@ -40,8 +40,8 @@ def policy(**fields: Any) -> SimulatedPolicy:
 def test_sliding_windows_never_hold_more_than_the_limit(unit: str):
     rng = random.Random(7)  # noqa: S311 - not a secret
     length = {"rpm": 60_000, "rph": 3_600_000}[unit]
-    simulation = LimitSimulation(policy(unit=unit, is_sliding=True, limit=10), NOON)
-    at, admitted, refused = NOON, list[int](), 0
+    simulation = LimitSimulation(policy(unit=unit, is_sliding=True, limit=10), NOON_MS)
+    at, admitted, refused = NOON_MS, list[int](), 0
     for _ in range(2000):
         at += rng.randrange(length // 15)
         simulation.add(at, make_log())
@@ -64,24 +64,24 @@ def test_sliding_windows_never_hold_more_than_the_limit(unit: str):
     ids=["minute", "day", "days", "week"],
 )
 def test_each_window_admits_the_limit(fields: dict[str, Any], pause_ms: int, per_window: int):
-    simulation = LimitSimulation(policy(**fields), NOON)
+    simulation = LimitSimulation(policy(**fields), NOON_MS)
     # The simulation begins on a Wednesday, so its first week has only five days.
     for number in range(2 * per_window if "periodic_reset" not in fields else 5 + 7):
-        simulation.add(NOON + number * pause_ms, make_log())
+        simulation.add(NOON_MS + number * pause_ms, make_log())
     group = simulation.groups[""]
     expected = 5 + 7 - 6 if "periodic_reset" in fields else 2 * (per_window - 3)
     assert group.refused == expected
-    assert group.first_refused == NOON + 3 * pause_ms
+    assert group.first_refused == NOON_MS + 3 * pause_ms
 
 
 def test_budgets_refuse_once_nothing_is_left():
-    simulation = LimitSimulation(policy(type="cost", limit=100, periodic_reset="monthly"), NOON)
+    simulation = LimitSimulation(policy(type="cost", limit=100, periodic_reset="monthly"), NOON_MS)
     for cost in (60, 60, 5, None):
-        simulation.add(NOON, make_log(cost_nanodollars=cost))
+        simulation.add(NOON_MS, make_log(cost_nanodollars=cost))
     group = simulation.groups[""]
     assert (group.requests, group.refused, group.usage, group.peak) == (4, 2, 125, 125)
     # 2026-12-01.
-    simulation.add(NOON + 6 * 86_400_000, make_log(cost_nanodollars=7))
+    simulation.add(NOON_MS + 6 * 86_400_000, make_log(cost_nanodollars=7))
     assert group.refused == 2
 
 
@@ -95,9 +95,9 @@ def test_conditions_and_groups_are_those_of_the_data_plane():
         {"key": "metadata.a", "value": "z", "excludes": True},
     ]
     groups = ["metadata.a", "metadata.b", "api_key"]
-    simulation = LimitSimulation(policy(conditions=conditions, group_by=groups), NOON)
-    simulation.add(NOON, log)
-    simulation.add(NOON, {**log, "virtual_key": None})
+    simulation = LimitSimulation(policy(conditions=conditions, group_by=groups), NOON_MS)
+    simulation.add(NOON_MS, log)
+    simulation.add(NOON_MS, {**log, "virtual_key": None})
     assert {name: group.requests for name, group in simulation.groups.items()} == {"x%7Cy|%25|k-1": 1}
     assert group_value(["metadata.none"], log) == ""
     # The store accepts neither long values nor U+0000.

@@ -38,13 +38,13 @@ async def create_users(connection: AsyncConnection, count: int) -> str:
     return organisation
 
 
-def run_in_transaction(url: Secret, scene: Any) -> None:
+def run_in_transaction(url: Secret, work: Any) -> None:
     async def run() -> None:
         database = Database(Store(), url)
         try:
             await migrate(database)
             async with database.write_transaction() as connection:
-                await scene(connection)
+                await work(connection)
         finally:
             await database.close()
 

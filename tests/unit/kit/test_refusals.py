@@ -27,10 +27,10 @@ async def read_refusals(api: ManagementClient) -> list[Any]:
 
 def test_entry_and_response_have_the_same_request_id(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        stranger = api.with_key("wrong")
+        other_client = api.with_key("wrong")
         displayed: list[str] = []
         for sent in ({}, {"x_request_id": "not usable"}, {"x_request_id": "own"}):
-            status, _, headers = await stranger("GET", "workspaces", **sent)
+            status, _, headers = await other_client("GET", "workspaces", **sent)
             assert status == 401
             displayed.append(headers["x-request-id"])
         assert [row["request_id"] for row in await read_refusals(api)] == displayed
@@ -43,17 +43,17 @@ def test_one_client_does_not_crowd_out_others(bootstrapped_url: Secret, monkeypa
     monkeypatch.setattr(refusals, "MAX_STORED_PER_CALLER", 5)
 
     async def scenario(api: ManagementClient) -> None:
-        stranger = api.with_key("wrong")
+        other_client = api.with_key("wrong")
         for _ in range(MAX_PENDING_PER_CLIENT + 10):
-            await stranger("GET", "workspaces", x_forwarded_for="192.0.2.1")
-        await stranger("GET", "workspaces", x_forwarded_for="192.0.2.2")
+            await other_client("GET", "workspaces", x_forwarded_for="192.0.2.1")
+        await other_client("GET", "workspaces", x_forwarded_for="192.0.2.2")
         addresses = [row["client_ip"] for row in await read_refusals(api)]
         assert addresses == ["192.0.2.1"] * MAX_PENDING_PER_CLIENT + ["192.0.2.2"]
         keys = [await api.create_key("organisation/service", scopes=["workspaces.list"]) for _ in range(2)]
-        (loud_id, loud), (quiet_id, quiet) = keys
-        await quiet.expect_error(403, "", "GET", "admin/users")
+        (loud_id, frequent_client), (quiet_id, rare_client) = keys
+        await rare_client.expect_error(403, "", "GET", "admin/users")
         for _ in range(8):
-            await loud.expect_error(403, "", "GET", "admin/users")
+            await frequent_client.expect_error(403, "", "GET", "admin/users")
         callers = [row["user_id"] for row in await read_refusals(api) if row["user_id"]]
         assert callers == [quiet_id] + [loud_id] * 5
 

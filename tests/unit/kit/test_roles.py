@@ -62,8 +62,8 @@ def test_flag_changes_only_its_role_and_never_exceeds_admin(role: str, name: str
 
 
 def test_key_is_limited_to_its_scopes_whatever_the_role_gains():
-    apart = roles.role_overrides("member", effective_flags(membersWriteConfigs=True, membersViewConfigs=False))
-    assert apart
+    overrides = roles.role_overrides("member", effective_flags(membersWriteConfigs=True, membersViewConfigs=False))
+    assert overrides
     person = Caller(
         id="k",
         type="workspace-user",
@@ -72,7 +72,7 @@ def test_key_is_limited_to_its_scopes_whatever_the_role_gains():
         user_id="u",
         scopes=frozenset({"configs.create", "configs.list", "completions.write"}),
         roles={"w": "member"},
-        apart={"w": apart},
+        overrides_by_workspace={"w": overrides},
     )
     assert person.granted_scopes("w") == {"configs.create", "completions.write"}
 

@@ -36,7 +36,7 @@ def is_delayed(throttle: SignInThrottle, account: str | None, address: str) -> b
 
     async def attempt() -> None:
         async with asyncio.timeout(0.01):
-            await throttle.wait_for_turn(account, address)
+            await throttle.wait_until_allowed(account, address)
 
     try:
         asyncio.run(attempt())

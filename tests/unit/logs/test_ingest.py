@@ -83,7 +83,7 @@ def test_inserts_records_with_bodies_and_text(tmp_path: Path):
     assert ingest.run_once() == 0
 
 
-def test_inline_data_is_stored_as_its_digest_unless_it_is_kept(tmp_path: Path):
+def test_inline_data_is_stored_as_digest_by_default(tmp_path: Path):
     image = bytes(range(256)) * 40
     encoded = base64.b64encode(image).decode()
     part = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{encoded}"}}

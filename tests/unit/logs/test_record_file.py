@@ -85,7 +85,7 @@ def test_kill_at_any_write_repeats_and_loses_nothing(tmp_path: Path, monkeypatch
     for at in range(1, 60):
         folder, killer = tmp_path / str(at), Killer(at)
         writer = SpoolWriter(str(folder / "spool"), "edge-1", "n")
-        consumer = make_consumer(folder, rotate_bytes=4096, keep=50)
+        consumer = make_consumer(folder, rotate_bytes=4096, max_rotated_files=50)
         for number in range(0, 60, 4):
             writer.append(
                 frame for index in range(number, number + 4) for frame in frames_of(index, metadata="x" * 200)
@@ -96,7 +96,7 @@ def test_kill_at_any_write_repeats_and_loses_nothing(tmp_path: Path, monkeypatch
                     consumer.run_once()
             except KilledError:
                 kills += 1
-                consumer = make_consumer(folder, rotate_bytes=4096, keep=50)
+                consumer = make_consumer(folder, rotate_bytes=4096, max_rotated_files=50)
         consumer.run_once()
         assert ids(read_lines(folder)) == list(range(60)), at
     assert kills > 50
@@ -193,7 +193,7 @@ def test_full_disk_is_reported_and_nothing_is_lost(
     assert consumer.failed == 1
 
 
-def test_lines_of_other_programs_are_kept(tmp_path: Path):
+def test_lines_of_other_programs_are_not_deleted(tmp_path: Path):
     writer, consumer = SpoolWriter(str(tmp_path / "spool"), "edge-1", "n"), make_consumer(tmp_path)
     writer.append(frames_of(1))
     consumer.run_once()

@@ -62,13 +62,13 @@ def payloads(events: list[SpoolEvent]) -> list[bytes]:
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes readers look for their writer's process at each read."""
     monkeypatch.setattr(module, "GONE_CHECK_SECONDS", 0)
 
 
 @pytest.fixture
-def gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def writer_exited(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes every writer look as if its process had ended."""
     monkeypatch.setattr(module, "_is_running", lambda _pid: False)
 
@@ -161,7 +161,7 @@ def cut_segments(tmp_path: Path) -> tuple[bytes, list[int]]:
     return path.read_bytes(), ends
 
 
-@pytest.mark.usefixtures("gone")
+@pytest.mark.usefixtures("writer_exited")
 def test_segment_torn_at_any_byte_yields_exactly_what_is_complete(tmp_path: Path):
     whole, ends = cut_segments(tmp_path)
     for length in range(len(whole) + 1):
@@ -193,7 +193,7 @@ def test_torn_frame_of_a_live_writer_is_awaited(tmp_path: Path):
     assert reader.position == Position(1, ends[-1])
 
 
-@pytest.mark.usefixtures("gone")
+@pytest.mark.usefixtures("writer_exited")
 def test_every_flipped_bit_loses_at_most_that_frame_or_the_rest(tmp_path: Path):
     whole, _ = cut_segments(tmp_path)
     for at in range(len(whole)):
@@ -409,7 +409,7 @@ def mixed_frames() -> list[NewFrame]:
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 100])
-@pytest.mark.usefixtures("gone")
+@pytest.mark.usefixtures("writer_exited")
 def test_records_are_read_once_in_plain_form_or_as_events(tmp_path: Path, limit: int):
     SpoolWriter(str(tmp_path), "edge-1", "n").append(mixed_frames())
     expected = sorted((event.id, event.kind, event.payload) for event in read_all(make_reader(tmp_path)))
@@ -430,7 +430,7 @@ def test_records_are_read_once_in_plain_form_or_as_events(tmp_path: Path, limit:
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 100])
-@pytest.mark.usefixtures("gone")
+@pytest.mark.usefixtures("writer_exited")
 def test_usage_of_each_record_is_summed_once(tmp_path: Path, limit: int):
     SpoolWriter(str(tmp_path), "edge-1", "n").append(mixed_frames())
     requests = tokens = 0

@@ -160,14 +160,14 @@ async def logged_client(
 def run_logged(
     url: Secret,
     folder: Path,
-    scene: Callable[[ManagementClient, LocalLogs], Awaitable[None]],
+    scenario: Callable[[ManagementClient, LocalLogs], Awaitable[None]],
     service: LogService | None = None,
 ) -> None:
     """Runs a scenario against a management API with logs."""
 
     async def run() -> None:
         async with logged_client(url, folder, service) as (api, logs):
-            await scene(api, logs)
+            await scenario(api, logs)
 
     asyncio.run(run())
 

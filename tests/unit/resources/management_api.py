@@ -153,11 +153,11 @@ async def management_client(
         IDLE_APPLICATIONS.append(app)
 
 
-def run_scenario(url: Secret, scene: Callable[[ManagementClient], Awaitable[None]], jwt: Jwt = JWT_DISABLED) -> None:
+def run_scenario(url: Secret, scenario: Callable[[ManagementClient], Awaitable[None]], jwt: Jwt = JWT_DISABLED) -> None:
     """Runs a scenario against a management API on a store."""
 
     async def run() -> None:
         async with management_client(url, jwt) as api:
-            await scene(api)
+            await scenario(api)
 
     asyncio.run(run())

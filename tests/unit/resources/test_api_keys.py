@@ -130,22 +130,22 @@ def test_token_of_an_unknown_user_creates_no_key_beyond_its_expiry(bootstrapped_
             return api.with_key(sign_token(**claims, sub=name, exp=end))
 
         soon = time.time() + 600
-        stranger = client_with_token("ci@idp.example", soon)
+        other_client = client_with_token("ci@idp.example", soon)
         child = {"name": "child", "scopes": ["completions.write"]}
         for late in ({"expires_at": None}, {"expires_at": midnight_in_days(2)}):
-            await stranger.expect_error(403, "expires_at", "POST", SERVICE_KEYS_PATH, {**child, **late})
-        await stranger.expect_error(403, "expires_at", "POST", f"api-keys/{lasting}/rotate", {})
-        await stranger.expect_error(
+            await other_client.expect_error(403, "expires_at", "POST", SERVICE_KEYS_PATH, {**child, **late})
+        await other_client.expect_error(403, "expires_at", "POST", f"api-keys/{lasting}/rotate", {})
+        await other_client.expect_error(
             403, "expires_at", "PUT", f"api-keys/{lasting}", {"expires_at": midnight_in_days(2)}
         )
-        created = await stranger.request_ok("POST", SERVICE_KEYS_PATH, child)
+        created = await other_client.request_ok("POST", SERVICE_KEYS_PATH, child)
         end = (await api.request_ok("GET", f"api-keys/{created['id']}"))["expires_at"]
         # The fraction of `exp` is cut off.
         assert datetime.fromisoformat(end).timestamp() == int(soon)
         ends = datetime.fromtimestamp(soon - 60, UTC).isoformat()
-        created = await stranger.request_ok("POST", SERVICE_KEYS_PATH, {**child, "expires_at": ends})
-        await stranger.request_ok("POST", f"api-keys/{created['id']}/rotate", {})
-        await stranger.request_ok("PUT", f"api-keys/{lasting}", {"name": "renamed"})
+        created = await other_client.request_ok("POST", SERVICE_KEYS_PATH, {**child, "expires_at": ends})
+        await other_client.request_ok("POST", f"api-keys/{created['id']}/rotate", {})
+        await other_client.request_ok("PUT", f"api-keys/{lasting}", {"name": "renamed"})
         await client_with_token("ci@idp.example", 1e15).request_ok(
             "POST", SERVICE_KEYS_PATH, {**child, "expires_at": midnight_in_days(2)}
         )
@@ -227,9 +227,9 @@ def test_next_reset_is_in_the_future_and_stays_with_its_period(bootstrapped_url:
         usage = {"credit_limit": 10, "periodic_reset_days": 9}
         body = {"name": "k", "workspace_id": workspace, "scopes": ["completions.write"], "usage_limits": usage}
         for past in (midnight_in_days(-1), midnight_in_days(0), "2001-01-01T00:00:00Z"):
-            spoilt = {**usage, "next_usage_reset_at": past}
+            broken = {**usage, "next_usage_reset_at": past}
             await api.expect_error(
-                400, "usage_limits.next_usage_reset_at", "POST", SERVICE_KEYS_PATH, {**body, "usage_limits": spoilt}
+                400, "usage_limits.next_usage_reset_at", "POST", SERVICE_KEYS_PATH, {**body, "usage_limits": broken}
             )
         key = (
             await api.request_ok(

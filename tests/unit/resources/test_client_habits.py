@@ -127,9 +127,9 @@ def test_fields_of_updates_can_be_sent_at_creation():
 
     def fields(content: dict[str, Any] | None) -> set[str]:
         schema = (content or {}).get("content", {}).get("application/json", {}).get("schema", {})
-        named = schemas.get(schema.get("$ref", "").rpartition("/")[2], schema)
+        named_values = schemas.get(schema.get("$ref", "").rpartition("/")[2], schema)
         # Bodies may have another spelling: `isDefault` is shown as `is_default`.
-        return {name.replace("_", "").lower() for name in named.get("properties", ())}
+        return {name.replace("_", "").lower() for name in named_values.get("properties", ())}
 
     compared = 0
     missing: dict[str, set[str]] = {}

@@ -54,11 +54,11 @@ def test_feedback_of_another_workspace_cannot_be_updated(bootstrapped_url: Secre
     async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
         home, other = await open_workspace(api), await open_workspace(api, "other")
         _, client = await api.create_key("workspace/service", workspace_id=home["workspace_id"], **SCOPES)
-        _, stranger = await api.create_key("workspace/service", workspace_id=other["workspace_id"], **SCOPES)
+        _, other_client = await api.create_key("workspace/service", workspace_id=other["workspace_id"], **SCOPES)
         logs.record(**home, trace_id="t")
         (feedback_id,) = (await client.request_ok("POST", "feedback", {"trace_id": "t", "value": 5}))["feedback_ids"]
         for unknown in (feedback_id, "x"):
-            await stranger.expect_error(404, "no feedback", "PUT", f"feedback/{unknown}", {"value": 1})
+            await other_client.expect_error(404, "no feedback", "PUT", f"feedback/{unknown}", {"value": 1})
         graph = await client.request_ok("GET", f"analytics/graphs/feedbacks/weighted?{RANGE}")
         assert graph["summary"]["avg"] == 5
 

@@ -141,7 +141,7 @@ def test_link_of_an_export_is_signed_by_the_bucket(bootstrapped_url: Secret, tmp
         url = f"http://127.0.0.1:{free_port()}"
         async with logged_client(bootstrapped_url, tmp_path, **bucket_settings(url)) as (api, _):
             owner, client = await create_file_key(api)
-            _, stranger = await create_file_key(api, "other")
+            _, other_client = await create_file_key(api, "other")
             file_id = await insert_file(api, owner, bytes=2)
             body = {"filters": {}, "requested_data": ["id"]}
             export_id = (await client.request_ok("POST", "logs/exports", body))["id"]
@@ -154,7 +154,7 @@ def test_link_of_an_export_is_signed_by_the_bucket(bootstrapped_url: Secret, tmp
             assert (query["X-Amz-Expires"], query["response-content-type"]) == ("3600", "application/jsonl")
             assert query["response-content-disposition"] == f'attachment; filename="logs-{export_id}.jsonl"'
             assert SECRET not in link
-            await stranger.expect_error(404, "no object", "GET", path)
+            await other_client.expect_error(404, "no object", "GET", path)
             async with api.database.write_transaction() as connection:
                 await connection.execute(update(files).values(expires_at=1))
             await client.expect_error(404, "has expired", "GET", path)

@@ -214,7 +214,7 @@ def test_credentials_of_partners_are_bound_to_their_host(bootstrapped_url: Secre
             "parameters"
         ]
         moved = partner(masked, baseURL="https://other.example")
-        await api.expect_error(400, "must be sent anew", "PUT", path, {"checks": [moved]})
+        await api.expect_error(400, "must be sent again", "PUT", path, {"checks": [moved]})
         missing = {"id": "lakera.guard", "parameters": {"credentials": {}}}
         await api.expect_error(400, "checks[0].parameters.credentials.apiKey", "PUT", path, {"checks": [missing]})
 

@@ -24,7 +24,7 @@ def make_store_data(*keys: dict[str, Any]) -> StoreData:
     own = [{"slug": "m", "enabled": True, "custom_host": None}, {"slug": "deployed", "enabled": True, "options": {}}]
     models = [{"id": "i", "allow_all": False, "models": own, "adjustment": None}]
     return StoreData(
-        pieces={"keys/1": make_chunk(keys=list(keys)), "configs/1": make_chunk(configs=configs)},
+        chunks={"keys/1": make_chunk(keys=list(keys)), "configs/1": make_chunk(configs=configs)},
         providers=json.dumps(providers)[1:-1].encode(),
         models=json.dumps(models)[1:-1].encode(),
         workspaces=b'{"id":"w","organisation_id":"o"}',

@@ -103,10 +103,10 @@ def test_hostile_paths_and_parameters_are_client_errors(bootstrapped_url: Secret
 def test_forged_cursors_show_no_other_workspace(bootstrapped_url: Secret, tmp_path: Path):
     async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
         home, reader = await create_workspace_key(api, WRITE_SCOPES)
-        stranger = await open_workspace(api, "other")
+        other_client = await open_workspace(api, "other")
         own = {logs.record(**home) for _ in range(3)}
         for _ in range(3):
-            logs.record(**stranger)
+            logs.record(**other_client)
         last, first = uuid.UUID(int=2**128 - 1), uuid.UUID(int=0)
         for text in (
             f"{10**15}.{last}",

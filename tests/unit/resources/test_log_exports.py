@@ -342,7 +342,7 @@ def test_filters_that_are_no_numbers_are_rejected(name: str):
 def test_link_ends_and_cannot_be_changed(bootstrapped_url: Secret, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
         home, client = await create_exporting_key(api)
-        _, stranger = await create_exporting_key(api, "other")
+        _, other_client = await create_exporting_key(api, "other")
         logs.record(**home)
         export_id = await create_export(client, requested_data=["id"])
         async with running_exporter(api):
@@ -358,9 +358,9 @@ def test_link_ends_and_cannot_be_changed(bootstrapped_url: Secret, tmp_path: Pat
             f"expires={expires}&signature=%C3%A9",
         ):
             assert (await anyone.fetch(f"{url.path}?{query}")).status == 403
-        for path in (url.path.replace(export_id, stranger.key[:8]), url.path.replace(export_id, export_id[::-1])):
+        for path in (url.path.replace(export_id, other_client.key[:8]), url.path.replace(export_id, export_id[::-1])):
             assert (await anyone.fetch(f"{path}?{url.query}")).status == 403
-        await stranger.expect_error(404, "no object", "GET", f"logs/exports/{export_id}/download")
+        await other_client.expect_error(404, "no object", "GET", f"logs/exports/{export_id}/download")
         # The file is not among those of the workspace, and other routes do not reach it.
         assert (await client.request_ok("GET", "files"))["data"] == []
         async with api.database.read_connection() as connection:

@@ -113,8 +113,8 @@ def test_list_of_an_organisation_shows_the_default_workspace_unless_another_is_n
 ):
     async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
         home = await open_workspace(api, "w")
-        everywhere = {row["id"]: row for row in (await api.request_ok("GET", "admin/workspaces"))["data"]}
-        (default,) = (row for row in everywhere.values() if row["is_default"])
+        rows_by_id = {row["id"]: row for row in (await api.request_ok("GET", "admin/workspaces"))["data"]}
+        (default,) = (row for row in rows_by_id.values() if row["is_default"])
         visible_id = logs.record(**{**home, "workspace_id": default["id"], "workspace_slug": default["slug"]})
         other = logs.record(**home)
 
@@ -152,7 +152,7 @@ def test_log_has_its_request_response_and_figures(bootstrapped_url: Secret, tmp_
             **home,
             request_headers=headers,
             last_used_option_index="config.targets[1]",
-            body="kept",
+            body="complete",
         )
         log = await reader.request_ok("GET", f"logs/{log_id}?path_format=v2&created_at=2026-11-20T12:00:00Z")
         assert log["_id"] == log_id
@@ -181,11 +181,11 @@ def test_log_has_its_request_response_and_figures(bootstrapped_url: Secret, tmp_
 def test_workspace_key_sees_its_workspace_only(bootstrapped_url: Secret, tmp_path: Path):
     async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
         home, reader = await create_workspace_key(api, WRITE_SCOPES)
-        other, stranger = await create_workspace_key(api, WRITE_SCOPES, "other")
+        other, other_client = await create_workspace_key(api, WRITE_SCOPES, "other")
         log_id = logs.record(({}, {}), **home, trace_id="t")
         elsewhere = logs.record(({}, {}), **other, trace_id="t")
         foreign = logs.record(({}, {}), **{**home, "organisation_id": "o"}, trace_id="t")
-        for client, own, others in ((reader, log_id, elsewhere), (stranger, elsewhere, log_id)):
+        for client, own, others in ((reader, log_id, elsewhere), (other_client, elsewhere, log_id)):
             # A key of a workspace may name any workspace; it is ignored.
             for query in ("", f"workspace_slug={home['workspace_slug']}", "workspace_slug=*"):
                 assert [row["id"] for row in (await client.request_ok("GET", f"logs?{query}"))["data"]] == [own]

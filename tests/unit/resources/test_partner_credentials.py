@@ -60,7 +60,7 @@ def test_credentials_are_masked_and_stored_encrypted(bootstrapped_url: Secret):
         # A client may send back what it read. A changed host needs the credentials themselves.
         await api.request_ok("PUT", f"{PATH}/lakera", fetched)
         await api.expect_error(
-            400, "credentials.apiKey must be sent anew", "PUT", f"{PATH}/lakera", {"base_url": "https://b.example"}
+            400, "credentials.apiKey must be sent again", "PUT", f"{PATH}/lakera", {"base_url": "https://b.example"}
         )
         await api.expect_error(409, "update them instead", "POST", PATH, LAKERA)
         assert await api.request_ok("DELETE", f"{PATH}/lakera") == {}

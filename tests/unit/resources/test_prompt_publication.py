@@ -14,20 +14,22 @@ ONE_STORE = True
 
 
 async def writer_and_publisher(
-    api: ManagementClient, place: str, *more: str
+    api: ManagementClient, workspace: str, *more: str
 ) -> tuple[ManagementClient, ManagementClient]:
     """Returns clients with the same scopes, of which only the second one may publish."""
     scopes = [*SCOPES, *more]
-    _, writer = await api.create_key("workspace/service", workspace_id=place, scopes=scopes)
-    _, publisher = await api.create_key("workspace/service", workspace_id=place, scopes=[*scopes, "prompts.publish"])
+    _, writer = await api.create_key("workspace/service", workspace_id=workspace, scopes=scopes)
+    _, publisher = await api.create_key(
+        "workspace/service", workspace_id=workspace, scopes=[*scopes, "prompts.publish"]
+    )
     return writer, publisher
 
 
 def test_prompt_with_a_protected_label_is_removed_by_publishers_only(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
-        writer, publisher = await writer_and_publisher(api, place)
-        prompt = await create_prompt(writer, place, slug="greeting")
+        workspace = (await api.create_workspace())["id"]
+        writer, publisher = await writer_and_publisher(api, workspace)
+        prompt = await create_prompt(writer, workspace, slug="greeting")
         await publisher.request_ok("POST", "labels", {"name": "live", "protected": True})
         await put_label(publisher, prompt["id"], prompt["version_id"], "live")
         path = f"prompts/{prompt['slug']}"

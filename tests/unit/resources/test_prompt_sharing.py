@@ -27,19 +27,19 @@ async def client_of(api: ManagementClient, workspace: Any) -> ManagementClient:
 
 def test_shared_prompt_can_be_read_and_not_changed(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        owner, friend, stranger = await create_workspaces(api, "owner", "friend", "stranger")
+        owner, recipient, other_client = await create_workspaces(api, "owner", "friend", "stranger")
         prompt = await create_prompt(api, owner["id"], name="greeting")
         await create_prompt(api, owner["id"], name="private")
         path = f"prompts/{prompt['slug']}"
-        theirs, others, own = [await client_of(api, location) for location in (friend, stranger, owner)]
+        theirs, others, own = [await client_of(api, location) for location in (recipient, other_client, owner)]
         await theirs.expect_error(404, prompt["slug"], "GET", path)
-        shared = await own.request_ok("POST", f"{path}/share", {"workspaces": [friend["slug"], owner["id"]]})
+        shared = await own.request_ok("POST", f"{path}/share", {"workspaces": [recipient["slug"], owner["id"]]})
         expected = {
             "access_level": "organisation",
             "share_organisation_id": owner["organisation_id"],
             "shared_from_version_id": prompt["version_id"],
             "allow_all_workspaces": False,
-            "shared_with": [friend["id"]],
+            "shared_with": [recipient["id"]],
             "prompt_owning_workspace_id": owner["id"],
         }
         assert {name: shared[name] for name in expected} == expected
@@ -58,7 +58,7 @@ def test_shared_prompt_can_be_read_and_not_changed(bootstrapped_url: Secret):
         ):
             await theirs.expect_error(404, prompt["slug"], method, target, body)
         (row,) = (await theirs.request_ok("GET", "prompts?type=shared&show_prompt_share=true"))["data"]
-        assert (row["id"], row["shared_with"]) == (prompt["id"], [friend["id"]])
+        assert (row["id"], row["shared_with"]) == (prompt["id"], [recipient["id"]])
         assert (await theirs.request_ok("GET", "prompts"))["total"] == 0
         for client, count in ((others, 0), (own, 0), (api, 1)):
             assert (await client.request_ok("GET", "prompts?type=shared"))["total"] == count
@@ -100,16 +100,16 @@ def test_share_and_unshare_work_with_each_method_and_path(bootstrapped_url: Secr
 
 def test_invalid_shares_are_rejected(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        owner, friend = await create_workspaces(api, "owner", "friend")
+        owner, recipient = await create_workspaces(api, "owner", "friend")
         path = f"prompts/{(await create_prompt(api, owner['id']))['id']}/share"
         for status, word, body in (
-            (404, "workspaces[1] 'ws-none'", {"workspaces": [friend["id"], "ws-none"]}),
-            (404, "also workspaces[2] 'ws-gone'", {"workspaces": ["ws-none", friend["id"], "ws-gone"]}),
+            (404, "workspaces[1] 'ws-none'", {"workspaces": [recipient["id"], "ws-none"]}),
+            (404, "also workspaces[2] 'ws-gone'", {"workspaces": ["ws-none", recipient["id"], "ws-gone"]}),
             (400, "only the prompt's own workspace", {"workspaces": [owner["id"]]}),
-            (400, "send one of them", {"workspaces": [friend["id"]], "allow_all_workspaces": True}),
+            (400, "send one of them", {"workspaces": [recipient["id"]], "allow_all_workspaces": True}),
             (400, "workspaces is needed", {"allow_all_workspaces": False}),
             (400, "workspaces has 0 items", {"workspaces": []}),
-            (400, "unknown field", {"workspace": friend["id"]}),
+            (400, "unknown field", {"workspace": recipient["id"]}),
         ):
             await api.expect_error(status, word, "POST", path, body)
 
@@ -118,23 +118,23 @@ def test_invalid_shares_are_rejected(bootstrapped_url: Secret):
 
 def test_fork_copies_the_version_and_missing_partials(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        owner, friend = await create_workspaces(api, "owner", "friend")
+        owner, recipient = await create_workspaces(api, "owner", "friend")
         await create_partial(api, owner["id"], "inner", "deep")
         await create_partial(api, owner["id"], "outer", "{{>inner}}")
         await create_partial(api, owner["id"], "same", "of the owner")
-        await create_partial(api, friend["id"], "same", "of the friend")
+        await create_partial(api, recipient["id"], "same", "of the friend")
         text = "{{>outer}} {{>same}}"
         prompt = await create_prompt(api, owner["id"], **{**TEMPLATE, "string": text}, name="greeting")
         await add_version(api, prompt["id"], "newer")
-        theirs = await client_of(api, friend)
+        theirs = await client_of(api, recipient)
         await theirs.expect_error(404, prompt["slug"], "POST", f"prompts/{prompt['slug']}/fork")
-        await api.request_ok("POST", f"prompts/{prompt['id']}/share", {"workspaces": [friend["id"]]})
+        await api.request_ok("POST", f"prompts/{prompt['id']}/share", {"workspaces": [recipient["id"]]})
         fork = await theirs.request_ok("POST", f"v2/prompts/{prompt['slug']}/fork")
         fetched = await theirs.request_ok("GET", f"prompts/{fork['id']}")
         assert {name: fetched[name] for name in TEMPLATE} == {**TEMPLATE, "string": text}
         expected = {
             "name": "greeting",
-            "workspace_id": friend["id"],
+            "workspace_id": recipient["id"],
             "forked_from_prompt_id": prompt["id"],
             "forked_from_prompt_version_id": prompt["version_id"],
             "access_level": "workspace",
@@ -159,15 +159,15 @@ def test_fork_copies_the_version_and_missing_partials(bootstrapped_url: Secret):
 
 def test_key_of_the_organisation_forks_into_any_workspace(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        owner, friend = await create_workspaces(api, "owner", "friend")
+        owner, recipient = await create_workspaces(api, "owner", "friend")
         prompt = await create_prompt(api, owner["id"])
         inside = await api.request_ok("POST", f"prompts/{prompt['id']}/fork")
         assert (await api.request_ok("GET", f"prompts/{inside['id']}"))["workspace_id"] == owner["id"]
-        folder = await api.request_ok("POST", "collections", {"name": "c", "workspace_id": friend["id"]})
-        target = {"workspace_id": friend["slug"], "collection_id": folder["slug"]}
+        folder = await api.request_ok("POST", "collections", {"name": "c", "workspace_id": recipient["id"]})
+        target = {"workspace_id": recipient["slug"], "collection_id": folder["slug"]}
         there = await api.request_ok("POST", f"prompts/{prompt['slug']}/fork", target)
         fetched = await api.request_ok("GET", f"prompts/{there['id']}")
-        assert (fetched["workspace_id"], fetched["collection_id"]) == (friend["id"], folder["id"])
+        assert (fetched["workspace_id"], fetched["collection_id"]) == (recipient["id"], folder["id"])
         path = f"prompts/{prompt['id']}/fork"
         await api.expect_error(404, "version 3 does not exist", "POST", path, {"version": 3})
         await api.expect_error(404, "is no collection", "POST", path, {"collection_id": new_id()})
@@ -181,17 +181,17 @@ def test_key_of_the_organisation_forks_into_any_workspace(bootstrapped_url: Secr
 
 def test_member_of_both_workspaces_forks_between_them(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        owner, friend, stranger = await create_workspaces(api, "owner", "friend", "stranger")
-        roles = [{"id": workspace["id"], "role": "manager"} for workspace in (owner, friend)]
+        owner, recipient, other_client = await create_workspaces(api, "owner", "friend", "stranger")
+        roles = [{"id": workspace["id"], "role": "manager"} for workspace in (owner, recipient)]
         user = await api.create_user("u@example.test", workspaces=roles)
         _, client = await api.create_key("organisation/user", user_id=user, scopes=SCOPES)
         prompt = await create_prompt(api, owner["id"])
-        hidden = await create_prompt(api, stranger["id"])
-        fork = await client.request_ok("POST", f"prompts/{prompt['id']}/fork", {"workspace_id": friend["id"]})
-        assert (await client.request_ok("GET", f"prompts/{fork['id']}"))["workspace_id"] == friend["id"]
+        hidden = await create_prompt(api, other_client["id"])
+        fork = await client.request_ok("POST", f"prompts/{prompt['id']}/fork", {"workspace_id": recipient["id"]})
+        assert (await client.request_ok("GET", f"prompts/{fork['id']}"))["workspace_id"] == recipient["id"]
         fork = await client.request_ok("POST", f"prompts/{prompt['id']}/fork")
         assert (await client.request_ok("GET", f"prompts/{fork['id']}"))["workspace_id"] == owner["id"]
-        for body in ({}, {"workspace_id": friend["id"]}):
+        for body in ({}, {"workspace_id": recipient["id"]}):
             await client.expect_error(404, hidden["id"], "POST", f"prompts/{hidden['id']}/fork", body)
 
     run_scenario(bootstrapped_url, scenario)
@@ -251,11 +251,11 @@ def test_slug_of_several_shared_prompts_is_ambiguous(bootstrapped_url: Secret, m
     monkeypatch.setattr("penstock.kit.prompt_sharing._reject_taken_slug", accept)
 
     async def scenario(api: ManagementClient) -> None:
-        workspaces, two, friend = await create_workspaces(api, "one", "two", "friend")
+        workspaces, two, recipient = await create_workspaces(api, "one", "two", "friend")
         created = [await create_prompt(api, location["id"], slug="same") for location in (workspaces, two)]
         for prompt in created:
             await api.request_ok("POST", f"prompts/{prompt['id']}/share")
-        client = await client_of(api, friend)
+        client = await client_of(api, recipient)
         await client.expect_error(400, "several shared prompts", "GET", "prompts/same")
         assert (await client.request_ok("GET", f"prompts/{created[1]['id']}"))["workspace_id"] == two["id"]
         # Its own prompt comes first.

@@ -43,8 +43,8 @@ async def read_version(api: ManagementClient, prompt: str, selector: str = "") -
 
 def test_every_field_is_read_back(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = await api.create_workspace()
-        folder = await api.request_ok("POST", "collections", {"name": "c", "workspace_id": place["id"]})
+        workspace = await api.create_workspace()
+        folder = await api.request_ok("POST", "collections", {"name": "c", "workspace_id": workspace["id"]})
         # A collection decides the workspace.
         body = {**TEMPLATE, "name": "My greeting!", "collection_id": folder["slug"], "version_description": "first"}
         created = await api.request_ok("POST", "prompts", body)
@@ -57,8 +57,8 @@ def test_every_field_is_read_back(bootstrapped_url: Secret):
             "slug": created["slug"],
             "name": "My greeting!",
             "collection_id": folder["id"],
-            "workspace_id": place["id"],
-            "organisation_id": place["organisation_id"],
+            "workspace_id": workspace["id"],
+            "organisation_id": workspace["organisation_id"],
             "prompt_version": 1,
             "prompt_version_id": created["version_id"],
             "prompt_version_description": "first",
@@ -76,7 +76,7 @@ def test_every_field_is_read_back(bootstrapped_url: Secret):
             "shared_from_version_id": None,
             "allow_all_workspaces": False,
             "shared_with": [],
-            "prompt_owning_workspace_id": place["id"],
+            "prompt_owning_workspace_id": workspace["id"],
             "forked_from_prompt_id": None,
             "forked_from_prompt_version_id": None,
             "object": "prompt",
@@ -105,8 +105,8 @@ def test_every_field_is_read_back(bootstrapped_url: Secret):
 
 def test_template_change_makes_a_version_that_is_not_published(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
-        created = await create_prompt(api, place)
+        workspace = (await api.create_workspace())["id"]
+        created = await create_prompt(api, workspace)
         path = f"prompts/{created['slug']}"
         assert await api.request_ok("PUT", path, {"name": "only the name"}) == {}
         # A version that would repeat the newest one is not created.
@@ -137,8 +137,8 @@ def test_template_change_makes_a_version_that_is_not_published(bootstrapped_url:
 
 def test_unknown_versions_are_not_found(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
-        created, other = await create_prompt(api, place), await create_prompt(api, place)
+        workspace = (await api.create_workspace())["id"]
+        created, other = await create_prompt(api, workspace), await create_prompt(api, workspace)
         path = f"prompts/{created['id']}"
         for selector in ("2", "0", "9" * 30, "production", "-1"):
             await api.expect_error(404, "has no version", "GET", f"{path}?version={selector}")
@@ -155,8 +155,8 @@ def test_unknown_versions_are_not_found(bootstrapped_url: Secret):
 
 def test_new_version_without_patch_needs_all_template_fields(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
-        created = await create_prompt(api, place, functions=[{"name": "f"}], version_description="d")
+        workspace = (await api.create_workspace())["id"]
+        created = await create_prompt(api, workspace, functions=[{"name": "f"}], version_description="d")
         path = f"prompts/{created['id']}"
         status, answer, _ = await api("PUT", path, {"string": "new", "tool_choice": "auto"})
         problems = {problem["path"]: problem["message"] for problem in answer["data"]["errors"]}
@@ -177,9 +177,9 @@ def test_new_version_without_patch_needs_all_template_fields(bootstrapped_url: S
 
 def test_prompt_can_be_written_back_as_it_was_read(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
+        workspace = (await api.create_workspace())["id"]
         for fields in (TEMPLATE, SMALL, {"functions": [], "tools": [], "template_metadata": {}}):
-            created = await create_prompt(api, place, **fields)
+            created = await create_prompt(api, workspace, **fields)
             path = f"prompts/{created['id']}"
             stored = await api.request_ok("GET", path)
             assert (await api.request_ok("PUT", path, stored))["prompt_version_id"] == created["version_id"]
@@ -193,7 +193,7 @@ def test_prompt_can_be_written_back_as_it_was_read(bootstrapped_url: Secret):
 
 def test_invalid_fields_are_all_reported(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
+        workspace = (await api.create_workspace())["id"]
         body = {
             "name": "",
             "string": 1,
@@ -207,16 +207,16 @@ def test_invalid_fields_are_all_reported(bootstrapped_url: Secret):
             "slug": new_id(),
             "colour": "red",
         }
-        status, answer, _ = await api("POST", "prompts", {**body, "workspace_id": place})
+        status, answer, _ = await api("POST", "prompts", {**body, "workspace_id": workspace})
         names = {problem["path"].partition("[")[0] for problem in answer["data"]["errors"]}
         assert (status, names) == (400, set(body))
         await api.expect_error(400, "workspace_id", "POST", "prompts", {"name": "p", **SMALL})
-        inside = {"name": "p", **SMALL, "workspace_id": place}
+        inside = {"name": "p", **SMALL, "workspace_id": workspace}
         await api.expect_error(404, "is no collection", "POST", "prompts", {**inside, "collection_id": "co-none"})
         await api.expect_error(400, "'partials' is not allowed", "POST", "prompts", {**inside, "slug": "partials"})
         both = {"template_metadata": {}, "prompt_metadata": {"a": 1}}
         await api.expect_error(400, "send one of them", "POST", "prompts", {**inside, **both})
-        await create_prompt(api, place, slug="mine")
+        await create_prompt(api, workspace, slug="mine")
         await api.expect_error(409, "this slug is taken", "POST", "prompts", {**inside, "slug": "mine"})
 
     run_scenario(bootstrapped_url, scenario)
@@ -224,7 +224,7 @@ def test_invalid_fields_are_all_reported(bootstrapped_url: Secret):
 
 def test_problems_of_all_checks_are_reported_together(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
+        workspace = (await api.create_workspace())["id"]
         wrong: dict[str, Any] = {
             "string": "{{#a}}",
             "collection_id": "co-none",
@@ -232,10 +232,10 @@ def test_problems_of_all_checks_are_reported_together(bootstrapped_url: Secret):
             "prompt_metadata": {"a": 1},
         }
         expected = {"string", "collection_id", "prompt_metadata"}
-        body = {"name": "p", **SMALL, **wrong, "slug": "partials", "workspace_id": place}
+        body = {"name": "p", **SMALL, **wrong, "slug": "partials", "workspace_id": workspace}
         status, answer, _ = await api("POST", "prompts", body)
         assert (status, {problem["path"] for problem in answer["data"]["errors"]}) == (400, {*expected, "slug"})
-        created = await create_prompt(api, place)
+        created = await create_prompt(api, workspace)
         path = f"prompts/{created['id']}"
         status, answer, _ = await api("PUT", path, wrong)
         missing = {"parameters", "virtual_key", "model"}
@@ -244,7 +244,7 @@ def test_problems_of_all_checks_are_reported_together(bootstrapped_url: Secret):
         assert (status, {problem["path"] for problem in answer["data"]["errors"]}) == (400, expected)
         status, answer, _ = await api("POST", f"{path}/fork", {"version": 7, "collection_id": "co-none"})
         assert {problem["path"] for problem in answer["data"]["errors"]} == {"version", "collection_id"}
-        partial = {"name": "t", "string": "{{#a}}", "collection_id": "co-none", "workspace_id": place}
+        partial = {"name": "t", "string": "{{#a}}", "collection_id": "co-none", "workspace_id": workspace}
         status, answer, _ = await api("POST", "prompts/partials", partial)
         assert {problem["path"] for problem in answer["data"]["errors"]} == {"string", "collection_id"}
 
@@ -253,13 +253,13 @@ def test_problems_of_all_checks_are_reported_together(bootstrapped_url: Secret):
 
 def test_missing_provider_is_a_warning(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
-        created = await create_prompt(api, place)
+        workspace = (await api.create_workspace())["id"]
+        created = await create_prompt(api, workspace)
         message = "names the saved provider '@my-openai', which does not exist in this workspace"
         assert created["warnings"] == [{"path": "virtual_key", "message": message}]
         provider = {"name": "v", "slug": "my-openai", "provider": "openai", "key": "sk-0123456789"}
-        await api.request_ok("POST", "virtual-keys", {**provider, "workspace_id": place})
-        assert "warnings" not in await create_prompt(api, place)
+        await api.request_ok("POST", "virtual-keys", {**provider, "workspace_id": workspace})
+        assert "warnings" not in await create_prompt(api, workspace)
         body = {"patch": True, "virtual_key": "my-opena"}
         answer = await api.request_ok("PUT", f"prompts/{created['id']}", body)
         assert "did you mean '@my-openai'?" in answer["warnings"][0]["message"]
@@ -374,15 +374,15 @@ def test_lists_filter_and_page(bootstrapped_url: Secret):
 
 def test_prompt_is_deleted_with_its_versions_and_labels(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
-        created = await create_prompt(api, place)
+        workspace = (await api.create_workspace())["id"]
+        created = await create_prompt(api, workspace)
         await put_label(api, created["id"], created["version_id"], "production")
         assert await api.request_ok("DELETE", f"prompts/{created['slug']}") == {}
         await api.expect_error(404, created["slug"], "GET", f"prompts/{created['slug']}")
         async with api.database.read_connection() as connection:
             for table in (versions, prompt_labels):
                 assert await connection.scalar(select(func.count()).select_from(table)) == 0
-        records = (await api.request_ok("GET", f"audit-logs?workspace_id={place}"))["records"]
+        records = (await api.request_ok("GET", f"audit-logs?workspace_id={workspace}"))["records"]
         actions = [(row["resource_type"], row["action"]) for row in records]
         assert actions[:3] == [("prompts", "delete"), ("prompt_labels", "create"), ("prompts", "create")]
 
@@ -407,16 +407,16 @@ def test_prompt_moves_to_another_collection_and_can_be_archived(bootstrapped_url
 
 def test_largest_template_is_read_back(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
+        workspace = (await api.create_workspace())["id"]
         # Each character takes six bytes in the request.
         largest = "\x01" * MAX_TEMPLATE_BYTES
-        created = await create_prompt(api, place, string=largest)
+        created = await create_prompt(api, workspace, string=largest)
         assert (await read_version(api, created["id"]))["string"] == largest
         body = {"patch": True, "string": f"{largest}x"}
         await api.expect_error(
             400, "string has 1048577 bytes; at most 1048576", "PUT", f"prompts/{created['id']}", body
         )
-        body = {"name": "n", "string": f"{largest}x", "workspace_id": place}
+        body = {"name": "n", "string": f"{largest}x", "workspace_id": workspace}
         await api.expect_error(400, "string has 1048577 bytes", "POST", "prompts/partials", body)
 
     run_scenario(bootstrapped_url, scenario)
@@ -426,8 +426,8 @@ def test_number_of_versions_is_limited(bootstrapped_url: Secret, monkeypatch: py
     monkeypatch.setattr(kit, "MAX_VERSIONS", 2)
 
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
-        created = await create_prompt(api, place)
+        workspace = (await api.create_workspace())["id"]
+        created = await create_prompt(api, workspace)
         await add_version(api, created["id"], "two")
         body = {"string": "three", "patch": True}
         await api.expect_error(409, "has 2 versions, and at most 2", "PUT", f"prompts/{created['id']}", body)
@@ -438,8 +438,8 @@ def test_number_of_versions_is_limited(bootstrapped_url: Secret, monkeypatch: py
 
 def test_if_match_and_idempotency_keys_are_observed(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
-        body = {"name": "p", **SMALL, "workspace_id": place}
+        workspace = (await api.create_workspace())["id"]
+        body = {"name": "p", **SMALL, "workspace_id": workspace}
         first, again = [(await api("POST", "prompts", body, idempotency_key="k")) for _ in range(2)]
         assert (first[1], again[2].get("idempotency-replayed")) == (again[1], "true")
         path = f"prompts/{first[1]['id']}"
@@ -493,10 +493,10 @@ def test_keys_of_a_workspace_reach_only_its_prompts(bootstrapped_url: Secret):
 
 def test_publishing_needs_its_own_scope(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
-        _, writer = await api.create_key("workspace/service", workspace_id=place, scopes=SCOPES)
-        _, publisher = await api.create_key("workspace/service", workspace_id=place, scopes=["prompts.publish"])
-        created = await create_prompt(writer, place)
+        workspace = (await api.create_workspace())["id"]
+        _, writer = await api.create_key("workspace/service", workspace_id=workspace, scopes=SCOPES)
+        _, publisher = await api.create_key("workspace/service", workspace_id=workspace, scopes=["prompts.publish"])
+        created = await create_prompt(writer, workspace)
         path = f"prompts/{created['id']}"
         for method, target, body in (
             ("PUT", f"{path}/makeDefault", {"version": 1}),
@@ -512,11 +512,11 @@ def test_publishing_needs_its_own_scope(bootstrapped_url: Secret):
 
 def test_members_read_prompts_and_write_them_only_if_the_workspace_lets_them(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
-        user = await api.create_user("m@example.test", workspaces=[{"id": place, "role": "member"}])
+        workspace = (await api.create_workspace())["id"]
+        user = await api.create_user("m@example.test", workspaces=[{"id": workspace, "role": "member"}])
         scopes = [*SCOPES, "prompts.publish"]
-        _, member = await api.create_key("workspace/user", workspace_id=place, user_id=user, scopes=scopes)
-        created = await create_prompt(api, place)
+        _, member = await api.create_key("workspace/user", workspace_id=workspace, user_id=user, scopes=scopes)
+        created = await create_prompt(api, workspace)
         path = f"prompts/{created['id']}"
         changes: list[tuple[str, str, Any]] = [
             ("POST", "prompts", {"name": "p", **SMALL}),
@@ -531,11 +531,11 @@ def test_members_read_prompts_and_write_them_only_if_the_workspace_lets_them(boo
         for method, target, body in changes:
             await member.expect_error(403, "prompts.", method, target, body)
         settings = {"security_settings": {"membersWritePrompts": True}}
-        await api.request_ok("PUT", f"workspaces/{place}", settings)
+        await api.request_ok("PUT", f"workspaces/{workspace}", settings)
         member.clear_caller_cache()
         for method, target, body in changes:
             await member.request_ok(method, target, body)
-        await api.request_ok("PUT", f"workspaces/{place}", {"security_settings": {"membersViewPrompts": False}})
+        await api.request_ok("PUT", f"workspaces/{workspace}", {"security_settings": {"membersViewPrompts": False}})
         member.clear_caller_cache()
         for target in (path, "prompts", "labels"):
             await member.expect_error(403, "prompts.", "GET", target)
@@ -546,7 +546,7 @@ def test_members_read_prompts_and_write_them_only_if_the_workspace_lets_them(boo
 def test_user_of_several_workspaces_selects_one_with_the_collection(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         here, there = [(await api.create_workspace(name))["id"] for name in ("here", "there")]
-        roles = [{"id": place, "role": "manager"} for place in (here, there)]
+        roles = [{"id": workspace, "role": "manager"} for workspace in (here, there)]
         user = await api.create_user("u@example.test", workspaces=roles)
         _, client = await api.create_key("organisation/user", user_id=user, scopes=SCOPES)
         folder = (await api.request_ok("GET", f"collections?workspace_id={there}"))["data"][0]["id"]
@@ -560,9 +560,9 @@ def test_user_of_several_workspaces_selects_one_with_the_collection(bootstrapped
 
 def test_routes_have_aliases_under_v2(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
-        created = await create_prompt(api, place)
-        await create_partial(api, place, "tone")
+        workspace = (await api.create_workspace())["id"]
+        created = await create_prompt(api, workspace)
+        await create_partial(api, workspace, "tone")
         for path in (f"prompts/{created['id']}", "prompts/partials/tone"):
             for prefix in ("/v2", "/v1/v2"):
                 assert (await api.fetch(f"{prefix}/{path}")).status == 200, (prefix, path)
@@ -572,11 +572,11 @@ def test_routes_have_aliases_under_v2(bootstrapped_url: Secret):
 
 def test_requests_of_the_page_work(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
+        workspace = (await api.create_workspace())["id"]
         await api.create_workspace("support")
         other = (await api.request_ok("GET", "workspaces?exact_name=support"))["data"][0]["slug"]
         scopes = [*SCOPES, "prompts.publish"]
-        _, client = await api.create_key("workspace/service", workspace_id=place, scopes=scopes)
+        _, client = await api.create_key("workspace/service", workspace_id=workspace, scopes=scopes)
         # An integration test sends the requests to the data plane and those about analytics.
         requests = [
             request

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 async def sign_in(api: ManagementClient, body: dict[str, Any]) -> tuple[ManagementClient, dict[str, str]]:
-    anybody = api.with_key("")
-    status, response, headers = await anybody("POST", "auth/sessions", body)
+    anonymous = api.with_key("")
+    status, response, headers = await anonymous("POST", "auth/sessions", body)
     assert status == 200, response
-    return anybody, {"cookie": headers["set-cookie"].split(";")[0], "x_csrf_token": response["csrf_token"]}
+    return anonymous, {"cookie": headers["set-cookie"].split(";")[0], "x_csrf_token": response["csrf_token"]}
 
 
 def test_session_ends_with_the_key_text_that_opened_it(bootstrapped_url: Secret):
@@ -25,18 +25,18 @@ def test_session_ends_with_the_key_text_that_opened_it(bootstrapped_url: Secret)
         key = await api.request_ok(
             "POST", "api-keys/organisation/service", {"name": "o", "scopes": ["workspaces.list"]}
         )
-        anybody, old = await sign_in(api, {"api_key": key["key"]})
+        anonymous, old = await sign_in(api, {"api_key": key["key"]})
         text = (await api.request_ok("POST", f"api-keys/{key['id']}/rotate", {}))["key"]
         _, new = await sign_in(api, {"api_key": text})
         # During the transition both secrets of the key are valid.
-        assert [(await anybody("GET", "workspaces", **fields))[0] for fields in (old, new)] == [200, 200]
+        assert [(await anonymous("GET", "workspaces", **fields))[0] for fields in (old, new)] == [200, 200]
         async with api.database.write_transaction() as connection:
             ended = key_digests.c.expires_at.is_not(None)
             await connection.execute(update(key_digests).where(ended).values(expires_at=1))
         api.clear_caller_cache()
-        assert [(await anybody("GET", "workspaces", **fields))[0] for fields in (old, new)] == [401, 200]
+        assert [(await anonymous("GET", "workspaces", **fields))[0] for fields in (old, new)] == [401, 200]
         await api.request_ok("DELETE", f"api-keys/{key['id']}")
-        assert (await anybody("GET", "workspaces", **new))[0] == 401
+        assert (await anonymous("GET", "workspaces", **new))[0] == 401
 
     run_scenario(bootstrapped_url, scenario)
 
@@ -45,14 +45,14 @@ def test_password_change_records_the_sessions_it_ends(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         await api.create_user("a@x.test")
         body = {"email": "a@x.test", "password": PASSWORD}
-        anybody, own = await sign_in(api, body)
+        anonymous, own = await sign_in(api, body)
         others = [await sign_in(api, body) for _ in range(2)]
         async with api.database.read_connection() as connection:
             begun = (await connection.execute(select(sessions.c.id).order_by(sessions.c.id))).scalars().all()
         change = {"current_password": PASSWORD, "new_password": "another password of twelve"}
-        await anybody.request_ok("PUT", "auth/password", change, **own)
+        await anonymous.request_ok("PUT", "auth/password", change, **own)
         for _, fields in others:
-            assert (await anybody("GET", "auth/self", **fields))[0] == 401
+            assert (await anonymous("GET", "auth/self", **fields))[0] == 401
         query = select(audit_log.c.resource_id).where(
             audit_log.c.resource_type == "sessions", audit_log.c.action == "delete"
         )
@@ -75,7 +75,7 @@ def test_session_lifetime_is_at_most_one_year(bootstrapped_url: Secret):
             await connection.execute(update(organisations).values(settings=rules))
         fetched = await api.request_ok("GET", "admin/organisation/settings")
         assert fetched["session_settings"]["max_session_ttl"] == longest
-        anybody, fields = await sign_in(api, {"email": "a@x.test", "password": PASSWORD})
-        await anybody.request_ok("GET", "auth/self", **fields)
+        anonymous, fields = await sign_in(api, {"email": "a@x.test", "password": PASSWORD})
+        await anonymous.request_ok("GET", "auth/self", **fields)
 
     run_scenario(bootstrapped_url, scenario)

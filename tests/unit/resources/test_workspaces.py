@@ -136,11 +136,11 @@ def test_etag_changes_with_every_part_of_the_response(bootstrapped_url: Secret):
         fields = {"name": "i", "ai_provider_id": "openai", "key": "sk-0123456789", "workspace_id": workspace}
         integration = await api.request_ok("POST", "integrations", fields)
         (provider,) = (await api.request_ok("GET", f"providers?workspace_id={workspace}"))["data"]
-        behind = f"providers/{provider['slug']}?workspace_id={workspace}"
-        _, _, headers = await api("GET", behind)
+        provider_path = f"providers/{provider['slug']}?workspace_id={workspace}"
+        _, _, headers = await api("GET", provider_path)
         reported = {"configurations": {"openai_project": "p"}}
         await api.request_ok("PUT", f"integrations/{integration['id']}", reported)
-        status, body, _ = await api("GET", behind, if_none_match=headers["etag"])
+        status, body, _ = await api("GET", provider_path, if_none_match=headers["etag"])
         assert (status, body["model_config"]) == (200, {"openai_project": "p"})
 
     run_scenario(bootstrapped_url, scenario)

@@ -24,17 +24,17 @@ class FakeSecretBackend:
 
     def __init__(self) -> None:
         self.text: str | None = "first"
-        self.asked = 0
+        self.fetch_count = 0
 
     async def fetch(self, _settings: Settings, _place: str, _auth: Mapping[str, Any], _path: str) -> str:
-        self.asked += 1
+        self.fetch_count += 1
         if self.text is None:
             raise UnavailableError("away")
         return self.text
 
 
 @pytest.fixture
-def place(monkeypatch: pytest.MonkeyPatch) -> FakeSecretBackend:
+def fake_backend(monkeypatch: pytest.MonkeyPatch) -> FakeSecretBackend:
     actual = FakeSecretBackend()
     monkeypatch.setattr(backends, "fetch", actual.fetch)
     return actual
@@ -55,11 +55,11 @@ def refresh_cache(secrets: SecretCache, *questions: SecretLookup) -> bool:
     return asyncio.run(secrets.refresh(questions))
 
 
-def test_fresh_value_is_not_fetched_again(place: FakeSecretBackend):
+def test_fresh_value_is_not_fetched_again(fake_backend: FakeSecretBackend):
     secrets = SecretCache(Settings())
     assert refresh_cache(secrets, LOOKUP) is True
     assert refresh_cache(secrets, LOOKUP) is False
-    assert place.asked == 1
+    assert fake_backend.fetch_count == 1
     assert fill_fields(secrets) == ("first", {})
 
 
@@ -73,35 +73,39 @@ def test_fresh_value_is_not_fetched_again(place: FakeSecretBackend):
         {"vault_auth_type": "kubernetes"},
     ],
 )
-def test_machine_identity_requires_identity_lend(place: FakeSecretBackend, auth: dict[str, str]):
+def test_machine_identity_requires_identity_lend(fake_backend: FakeSecretBackend, auth: dict[str, str]):
     lookup = SecretLookup("r-1", "one", "aws_sm", auth, "a/b")
     secrets = SecretCache(Settings())
-    assert (refresh_cache(secrets, lookup), place.asked, fill_fields(secrets)) == (True, 0, None)
-    borrowed = SecretCache(Settings(identity=Identity(allow_provider_use=True)))
-    assert (refresh_cache(borrowed, lookup), place.asked, fill_fields(borrowed)) == (True, 1, ("first", {}))
+    assert (refresh_cache(secrets, lookup), fake_backend.fetch_count, fill_fields(secrets)) == (True, 0, None)
+    cache_with_provider_identity = SecretCache(Settings(identity=Identity(allow_provider_use=True)))
+    assert (
+        refresh_cache(cache_with_provider_identity, lookup),
+        fake_backend.fetch_count,
+        fill_fields(cache_with_provider_identity),
+    ) == (True, 1, ("first", {}))
 
 
-def test_changed_lookup_is_fetched_at_once_without_the_old_value(place: FakeSecretBackend):
+def test_changed_lookup_is_fetched_at_once_without_the_old_value(fake_backend: FakeSecretBackend):
     secrets = SecretCache(Settings())
     refresh_cache(secrets, LOOKUP)
-    place.text = None
+    fake_backend.text = None
     assert refresh_cache(secrets, SecretLookup("r-1", "one", "aws_sm", LOOKUP.auth, "other")) is True
     assert fill_fields(secrets) is None
 
 
-def test_cached_value_survives_outage_and_restart(place: FakeSecretBackend):
+def test_cached_value_survives_outage_and_restart(fake_backend: FakeSecretBackend):
     before = SecretCache(Settings())
     refresh_cache(before, LOOKUP)
-    place.text = None
+    fake_backend.text = None
     after = SecretCache(Settings())
     after.restore_values(before.export_values())
     assert refresh_cache(after, LOOKUP) is False
-    assert place.asked == 2
+    assert fake_backend.fetch_count == 2
     assert fill_fields(after) == ("first", {})
 
 
-def test_secret_keys_fill_fields_in_their_format(place: FakeSecretBackend):
-    place.text = '{"a":"x","n":5,"o":{"k":1},"t":"{\\"k\\":2}"}'
+def test_secret_keys_fill_fields_in_their_format(fake_backend: FakeSecretBackend):
+    fake_backend.text = '{"a":"x","n":5,"o":{"k":1},"t":"{\\"k\\":2}"}'
     secrets = SecretCache(Settings())
     refresh_cache(secrets, LOOKUP)
     assert fill_fields(secrets, secret_key="a")[0] == "x"
@@ -112,24 +116,24 @@ def test_secret_keys_fill_fields_in_their_format(place: FakeSecretBackend):
     assert fill_fields(secrets, secret_key="t", **field)[1] == {"vertex_service_account_json": {"k": 2}}
 
 
-def test_vault_secret_with_one_field_resolves_to_that_field(place: FakeSecretBackend):
-    place.text = '{"password":"x"}'
+def test_vault_secret_with_one_field_resolves_to_that_field(fake_backend: FakeSecretBackend):
+    fake_backend.text = '{"password":"x"}'
     secrets = SecretCache(Settings())
     refresh_cache(secrets, LOOKUP)
     assert fill_fields(secrets, "hashicorp_vault")[0] == "x"
     assert fill_fields(secrets, "hashicorp_vault", secret_key="password")[0] == "x"
     assert fill_fields(secrets, "hashicorp_vault", secret_key="none") is None
-    assert fill_fields(secrets, "aws_sm")[0] == place.text
+    assert fill_fields(secrets, "aws_sm")[0] == fake_backend.text
     # As an earlier release cached it.
     secrets.restore_values({"r-1": (b"", "x")})
     assert fill_fields(secrets, "hashicorp_vault")[0] == "x"
 
 
-def test_unused_values_are_evicted(place: FakeSecretBackend):
+def test_unused_values_are_evicted(fake_backend: FakeSecretBackend):
     secrets = SecretCache(Settings())
     refresh_cache(secrets, LOOKUP)
     refresh_cache(secrets)
-    assert (secrets.export_values(), place.asked) == ({}, 1)
+    assert (secrets.export_values(), fake_backend.fetch_count) == ({}, 1)
 
 
 AZURE, VAULT = {"azure_vault_url": "https://v.vault.azure.net"}, {"vault_addr": "https://vault.example"}

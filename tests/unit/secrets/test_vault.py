@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 OLD, NEW = bytes(32), bytes([1] * 32)
 
 
-def run_in_transaction(url: Secret, scene: Callable[[AsyncConnection], Awaitable[Any]]) -> Any:
+def run_in_transaction(url: Secret, work: Callable[[AsyncConnection], Awaitable[Any]]) -> Any:
     async def run() -> Any:
         database = Database(Store(), url)
         try:
             await migrate(database)
             async with database.write_transaction() as connection:
-                return await scene(connection)
+                return await work(connection)
         finally:
             await database.close()
 

@@ -61,12 +61,12 @@ def test_log_size_is_bounded(tmp_path: Path):
 def test_encoding_of_frames_is_that_of_earlier_releases():
     first = (
         b"\x84\xa6number\x01\xa4head\xc4\x01h"
-        b"\xa6pieces\x82\xa1a\x82\xa4data\xc4\x011\xa6digest\xc4\x02d1"
-        b"\xa1b\x82\xa4data\xc4\x012\xa6digest\xc4\x02d2\xa4gone\x90"
+        b"\xa6chunks\x82\xa1a\x82\xa4data\xc4\x011\xa6digest\xc4\x02d1"
+        b"\xa1b\x82\xa4data\xc4\x012\xa6digest\xc4\x02d2\xadremoved_names\x90"
     )
     second = (
         b"\x84\xa6number\x02\xa4head\xc4\x01i"
-        b"\xa6pieces\x81\xa1a\x82\xa4data\xc4\x013\xa6digest\xc4\x02d3\xa4gone\x91\xa1b"
+        b"\xa6chunks\x81\xa1a\x82\xa4data\xc4\x013\xa6digest\xc4\x02d3\xadremoved_names\x91\xa1b"
     )
     frames = {
         first: Frame(1, b"h", {"a": Chunk(b"1", b"d1"), "b": Chunk(b"2", b"d2")}, []),

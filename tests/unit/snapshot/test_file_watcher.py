@@ -45,82 +45,82 @@ class WatcherHarness:
 
 
 def test_publishes_a_change_once_the_file_is_stable(tmp_path: Path):
-    scene = WatcherHarness(tmp_path)
-    scene.check_file(3)
-    assert scene.epoch == scene.first
-    scene.path.write_text(TWO)
-    scene.check_file()
-    assert scene.epoch == scene.first
-    scene.check_file()
-    assert scene.epoch != scene.first
+    harness = WatcherHarness(tmp_path)
+    harness.check_file(3)
+    assert harness.epoch == harness.first
+    harness.path.write_text(TWO)
+    harness.check_file()
+    assert harness.epoch == harness.first
+    harness.check_file()
+    assert harness.epoch != harness.first
 
 
 def test_partially_written_file_revokes_nothing(tmp_path: Path):
-    scene = WatcherHarness(tmp_path)
-    scene.check_file(2)
+    harness = WatcherHarness(tmp_path)
+    harness.check_file(2)
     for half in ("", "[[keys]]\nname = 'a'\n", TWO):
-        scene.path.write_text(half)
-        scene.check_file()
-        assert scene.epoch == scene.first
+        harness.path.write_text(half)
+        harness.check_file()
+        assert harness.epoch == harness.first
 
 
 def test_detects_a_file_replaced_by_rename(tmp_path: Path):
-    scene = WatcherHarness(tmp_path)
-    scene.check_file(2)
-    before = scene.path.stat()
+    harness = WatcherHarness(tmp_path)
+    harness.check_file(2)
+    before = harness.path.stat()
     other = tmp_path / "other"
     other.write_text(TWO)
     os.utime(other, ns=(before.st_atime_ns, before.st_mtime_ns))
-    other.replace(scene.path)
-    scene.check_file(2)
-    assert scene.epoch != scene.first
+    other.replace(harness.path)
+    harness.check_file(2)
+    assert harness.epoch != harness.first
 
 
 def test_concurrent_store_update_is_not_lost(tmp_path: Path):
-    scene = WatcherHarness(tmp_path)
-    scene.check_file()
+    harness = WatcherHarness(tmp_path)
+    harness.check_file()
 
     async def scenario() -> None:
-        async with scene.published.turn:
-            look = asyncio.create_task(scene.watcher.check_file())
+        async with harness.published.turn:
+            probe = asyncio.create_task(harness.watcher.check_file())
             await asyncio.sleep(0)
-            scene.published.stored = StoreData({"configs/00": Chunk.from_bytes(STORE_CHUNK)})
-        await look
+            harness.published.stored = StoreData({"configs/00": Chunk.from_bytes(STORE_CHUNK)})
+        await probe
 
     asyncio.run(scenario())
-    assert b"pc-new" in scene.published.current.to_json()
+    assert b"pc-new" in harness.published.current.to_json()
 
 
 def test_invalid_file_is_logged_once_and_snapshot_stays(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    scene = WatcherHarness(tmp_path)
-    scene.check_file(2)
-    scene.path.write_text("[[keys]]\nname = 'a'\nkye = 'canary'\n")
-    scene.check_file(5)
-    assert scene.epoch == scene.first
+    harness = WatcherHarness(tmp_path)
+    harness.check_file(2)
+    harness.path.write_text("[[keys]]\nname = 'a'\nkye = 'canary'\n")
+    harness.check_file(5)
+    assert harness.epoch == harness.first
     content = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert len(content) == 1
     assert "keys[0].kye" in content[0]
     assert "canary" not in content[0]
-    scene.path.write_text(TWO)
-    scene.check_file(2)
-    assert scene.epoch != scene.first
+    harness.path.write_text(TWO)
+    harness.check_file(2)
+    assert harness.epoch != harness.first
 
 
 def test_deleted_file_changes_nothing(tmp_path: Path):
-    scene = WatcherHarness(tmp_path)
-    scene.check_file(2)
-    scene.path.unlink()
-    scene.check_file(3)
-    assert scene.epoch == scene.first
+    harness = WatcherHarness(tmp_path)
+    harness.check_file(2)
+    harness.path.unlink()
+    harness.check_file(3)
+    assert harness.epoch == harness.first
 
 
 def test_polls_by_itself_and_at_once_on_request(tmp_path: Path):
-    async def scenario(scene: WatcherHarness) -> None:
-        watching = asyncio.create_task(scene.watcher.run())
+    async def scenario(harness: WatcherHarness) -> None:
+        watching = asyncio.create_task(harness.watcher.run())
         await asyncio.sleep(0.05)
-        scene.path.write_text(TWO)
-        scene.watcher.request_reload()
-        snapshot = await scene.published.wait_for_newer(scene.first, 5)
+        harness.path.write_text(TWO)
+        harness.watcher.request_reload()
+        snapshot = await harness.published.wait_for_newer(harness.first, 5)
         assert snapshot is not None
         watching.cancel()
 

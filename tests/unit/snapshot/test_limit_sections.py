@@ -166,7 +166,7 @@ def test_section_is_read_again_when_a_period_ends(bootstrapped_url: Secret, cloc
         # Another process continues with the sections that were saved.
         parts = sections.parts.items()
         stored = StoreData(
-            pieces={name: part.piece for name, part in parts},
+            chunks={name: part.chunk for name, part in parts},
             parts={name: (part.count, part.end) for name, part in parts},
         )
         restored = LimitSections()

@@ -71,7 +71,7 @@ def test_a_burst_of_changes_is_saved_one_after_the_other(tmp_path: Path):
 
 def test_waiting_changes_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("penstock.store.database.MAX_WAITING_WRITERS", 2)
-    monkeypatch.setattr("penstock.store.database.MAX_TURN_SECONDS", 0.05)
+    monkeypatch.setattr("penstock.store.database.MAX_WRITE_WAIT_SECONDS", 0.05)
 
     async def scenario() -> None:
         database = open_impatient(tmp_path)
@@ -202,7 +202,7 @@ def test_programming_errors_are_not_reported_as_an_outage(store_url: Secret):
 
 
 def test_transaction_is_atomic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("penstock.store.database.MAX_TURN_SECONDS", 0.2)
+    monkeypatch.setattr("penstock.store.database.MAX_WRITE_WAIT_SECONDS", 0.2)
 
     async def scenario() -> None:
         database = Database(Store(acquire_ms=200), Secret(f"sqlite:///{tmp_path}/penstock.db"))
@@ -224,7 +224,7 @@ def test_transaction_is_atomic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_exhausted_pool_times_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("penstock.store.database.MAX_TURN_SECONDS", 0.2)
+    monkeypatch.setattr("penstock.store.database.MAX_WRITE_WAIT_SECONDS", 0.2)
 
     async def scenario() -> None:
         database = Database(Store(connections=1, acquire_ms=100), Secret(f"sqlite:///{tmp_path}/penstock.db"))

@@ -26,13 +26,13 @@ SLOW_QUERY = text(
 )
 
 
-def run_scenario(folder: Path, scene: Callable[[Database], Awaitable[None]], connections: int = 1) -> None:
+def run_scenario(folder: Path, work: Callable[[Database], Awaitable[None]], connections: int = 1) -> None:
     async def run() -> None:
         database = Database(Store(connections=connections, acquire_ms=200), Secret(f"sqlite:///{folder}/penstock.db"))
         await migrate(database)
         async with database.write_transaction() as connection:
             await connection.execute(insert(organisations).values(ORGANISATION_ROW))
-        await scene(database)
+        await work(database)
         await database.close()
 
     asyncio.run(run())

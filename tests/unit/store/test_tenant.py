@@ -48,12 +48,12 @@ async def insert_rows(database: Database) -> None:
         await connection.execute(insert(workspaces), [{**WORKSPACE_FIELDS, **row} for row in rows])
 
 
-def run_scenario(url: Secret, scene: Any) -> None:
+def run_scenario(url: Secret, work: Any) -> None:
     async def run() -> None:
         database = Database(Store(), url)
         await migrate(database)
         await insert_rows(database)
-        await scene(database)
+        await work(database)
         await database.close()
 
     asyncio.run(run())

@@ -307,11 +307,11 @@ def _join_json_lists(column: str, paths: Sequence[Sequence[str]]) -> str:
     return f"arrayConcat({', '.join(lists)})"
 
 
-def _nanoseconds(moment: dt.datetime | None, less: dt.timedelta = dt.timedelta()) -> int:
-    """Returns `moment` minus `less` in nanoseconds since the epoch, rounded down to seconds. Returns 0 if `moment` is
+def _nanoseconds(moment: dt.datetime | None, offset_back: dt.timedelta = dt.timedelta()) -> int:
+    """Returns `moment` minus `offset_back` in nanoseconds since the epoch, rounded down to seconds. Returns 0 if `moment` is
     `None`.
     """
-    return 0 if moment is None else max(0, int((moment - less).timestamp())) * 1_000_000_000
+    return 0 if moment is None else max(0, int((moment - offset_back).timestamp())) * 1_000_000_000
 
 
 def _format_time(moment: dt.datetime) -> str:

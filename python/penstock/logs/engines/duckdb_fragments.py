@@ -116,7 +116,7 @@ class DuckDbFragments:
         )
 
     def feedback(self, where: str) -> str:
-        """Returns the relation of feedback."""
+        """Returns the SQL subquery that selects feedback."""
         return f"(SELECT * FROM feedback WHERE trace_id IS NOT NULL AND {where})"
 
     def text_condition(self, statement: Statement, filters: LogFilters, words: list[str]) -> str:
@@ -129,7 +129,7 @@ class DuckDbFragments:
         seconds = max(0.0, self._deadline - time.monotonic())
         identifiers = self._text.search(words, filters.organisation_id, days, MAX_TEXT_HITS, seconds)
         self._has_all_hits = len(identifiers) < MAX_TEXT_HITS
-        # A page of the latest records needs no earlier hits.
+        # The text index returns the newest hits first. So a page of the newest records needs no older hits.
         is_latest_page = isinstance(self._query, ListQuery) and self._query.order == "desc"
         if not self._has_all_hits and not is_latest_page:
             raise QueryTooLargeError(MANY_HITS_MESSAGE)

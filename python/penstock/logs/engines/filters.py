@@ -85,8 +85,8 @@ def build_conditions(filters: LogFilters, statement: Statement) -> list[str]:
     if filters.status_code is not None:
         conditions.append(f'r."response_status_code" IN {statement.bind_list(filters.status_code, ValueType.INTEGER)}')
     if filters.rescued is not None:
-        ways = [condition for name, condition in RESCUED_BY.items() if name in filters.rescued]
-        conditions.append(f"{SUCCEEDED} AND ({' OR '.join(ways) or 'false'})")
+        rescue_conditions = [condition for name, condition in RESCUED_BY.items() if name in filters.rescued]
+        conditions.append(f"{SUCCEEDED} AND ({' OR '.join(rescue_conditions) or 'false'})")
     if filters.guardrails is not None:
         names = [statement.bind(name) for name in filters.guardrails]
         conditions.append(statement.fragments.json_has_id('r."hook_results"', GUARDRAIL_PATHS, names))

@@ -119,7 +119,7 @@ async def _authenticate(
     """
     credentials = {name for name in SignIn.__struct_fields__ if getattr(data, name) is not None}
     if data.sign_in_token is not None and credentials == {"sign_in_token"}:
-        await passwords.throttle.wait_for_turn(None, address)
+        await passwords.throttle.wait_until_allowed(None, address)
         try:
             async with services.database.read_connection() as connection:
                 return await find_user_of_link(connection, data.sign_in_token), ""
@@ -127,7 +127,7 @@ async def _authenticate(
             passwords.throttle.record_failure(None, address)
             raise
     if data.api_key is not None and credentials == {"api_key"}:
-        await passwords.throttle.wait_for_turn(None, address)
+        await passwords.throttle.wait_until_allowed(None, address)
         try:
             caller = await identities.authenticate(PresentedCredential("key", data.api_key.strip()))
         except UnauthorisedError:

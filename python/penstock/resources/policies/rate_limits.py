@@ -144,7 +144,7 @@ async def get_policy(
     key: PolicyId, context: NamedDependency[RequestContext], status: PolicyStatusFilter = "active"
 ) -> RateLimitsPolicy:
     """Returns a policy. An archived one is returned with `status=archived` only."""
-    async with context.read_session(context.place) as session:
+    async with context.read_session(context.query_workspace) as session:
         return row_to_struct(
             RateLimitsPolicy, await limit_policies.get_policy(session, limit_policies.RATE_POLICIES, key, status)
         )

@@ -214,7 +214,7 @@ async def archive_policy(session: TenantSession, row: Row) -> None:
     await limit_policies.USAGE_POLICIES.update(session, row, {"status": limit_policies.ARCHIVED}, "delete")
 
 
-PLACED = {"context": Provide(workspace_request_context, sync_to_thread=False)}
+WORKSPACE_DEPENDENCY = {"context": Provide(workspace_request_context, sync_to_thread=False)}
 
 
 @get(
@@ -222,7 +222,7 @@ PLACED = {"context": Provide(workspace_request_context, sync_to_thread=False)}
     guards=[require_scopes("policies.read")],
     summary="Get usage limits policy",
     tags=TAGS,
-    dependencies=PLACED,
+    dependencies=WORKSPACE_DEPENDENCY,
 )
 async def get_policy(
     key: PolicyId,
@@ -231,7 +231,7 @@ async def get_policy(
     include_usage: IncludeUsage = False,
 ) -> UsageLimitsPolicyDetail:
     """Returns a policy. An archived one is returned with `status=archived` only."""
-    async with context.read_session(context.place) as session:
+    async with context.read_session(context.query_workspace) as session:
         row = await limit_policies.get_policy(session, limit_policies.USAGE_POLICIES, key, status)
         usage = {"value_key_usage_map": await _open_period(session, row).read_map()} if include_usage else {}
         return row_to_struct(UsageLimitsPolicyDetail, row, **_shown_limit(row), **usage)
@@ -242,7 +242,7 @@ async def get_policy(
     guards=[require_scopes("policies.read")],
     summary="List entities of a usage limits policy",
     tags=TAGS,
-    dependencies=PLACED,
+    dependencies=WORKSPACE_DEPENDENCY,
 )
 async def list_entities(
     key: PolicyId,
@@ -253,7 +253,7 @@ async def list_entities(
     current_page: EntityPage = 0,
 ) -> ListResponse[UsageEntity]:
     """Lists the groups of requests that used the policy in the current period; the highest usage comes first."""
-    async with context.read_session(context.place) as session:
+    async with context.read_session(context.query_workspace) as session:
         row = await limit_policies.USAGE_POLICIES.get(session, key)
         return ListResponse(*await _open_period(session, row).list_entities(status, search, page_size, current_page))
 
@@ -263,11 +263,11 @@ async def list_entities(
     guards=[require_scopes("policies.update")],
     summary="Reset usage of an entity",
     tags=TAGS,
-    dependencies=PLACED,
+    dependencies=WORKSPACE_DEPENDENCY,
 )
 async def reset_entity(key: PolicyId, entity_id: EntityId, context: NamedDependency[RequestContext]) -> EmptyResponse:
     """Sets the usage of one group of requests in the current period to 0, and makes it active again."""
-    async with context.write_session(context.place) as session:
+    async with context.write_session(context.query_workspace) as session:
         row = await limit_policies.get_policy(session, limit_policies.USAGE_POLICIES, key)
         await session.check_precondition(usage_limits_policies, row)
         entity = await _open_period(session, row).reset(entity_id=entity_id)

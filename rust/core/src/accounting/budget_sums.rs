@@ -41,7 +41,7 @@ pub struct BudgetUsage {
 
 /// Sums of the usage by budget, group and period.
 pub struct BudgetSums {
-    mark: Finder<'static>,
+    budget_finder: Finder<'static>,
     sums: Vec<(BudgetKey, BudgetUsage)>,
     positions: HashMap<BudgetKey, usize>,
     /// Parsed budgets, by the JSON of a record's `limits`. Most requests of a caller have the same JSON.
@@ -108,7 +108,8 @@ pub struct AddedFrames<'d> {
     pub count: usize,
     /// Offset behind the last frame that was read.
     pub end: usize,
-    /// True if the frame at `end` is damaged; false if it is incomplete or beyond the limit.
+    /// True if the frame at `end` is damaged; false if it is incomplete, or was not read
+    /// because `limit` records were reached.
     pub is_damaged: bool,
     /// Number of bytes that the reader needs before it can go on, as in `FrameList::needed`.
     pub needed: usize,
@@ -117,7 +118,7 @@ pub struct AddedFrames<'d> {
 impl Default for BudgetSums {
     fn default() -> Self {
         Self {
-            mark: Finder::new(BUDGETS_MARK),
+            budget_finder: Finder::new(BUDGETS_MARK),
             sums: Vec::new(),
             positions: HashMap::new(),
             known_lists: HashMap::new(),
@@ -166,7 +167,7 @@ impl BudgetSums {
 
     /// Adds a record, or an amendment with usage or a corrected cost. Ignores JSON that is no record.
     pub fn add_record(&mut self, json: &[u8], flags: u8, is_amendment: bool) {
-        if self.mark.find(json).is_none() {
+        if self.budget_finder.find(json).is_none() {
             return;
         }
         let Some(record) = read_usage(json) else { return };

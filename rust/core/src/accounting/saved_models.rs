@@ -68,7 +68,7 @@ struct PublishedSavedModel {
 }
 
 impl SavedModels {
-    /// Returns true if at least one model may not be used.
+    /// Returns true if callers may not use every model.
     pub fn is_restricted(&self) -> bool {
         !self.allow_all || !self.disabled.is_empty()
     }

@@ -105,10 +105,10 @@ impl Slot {
         let now = Instant::now();
         let credential = match fetched {
             Ok((issued, life)) => {
-                let ahead = RENEW_BEFORE_EXPIRY.min(life / RENEW_LIFETIME_DIVISOR);
+                let renew_margin = RENEW_BEFORE_EXPIRY.min(life / RENEW_LIFETIME_DIVISOR);
                 CachedCredential {
                     outcome: Ok(Arc::new(issued)),
-                    renew_at: now + life.saturating_sub(ahead),
+                    renew_at: now + life.saturating_sub(renew_margin),
                     expires_at: now + life,
                 }
             }

@@ -269,8 +269,8 @@ fn collect_counters(state: &GatewayState) -> Bytes {
     read["epoch"] = state.snapshot_epoch().into();
     read["breakers_open"] = state.shared.breakers.open_count().into();
     if let Some(node_store) = &state.shared.node_store {
-        read["notes_dropped"] = node_store.dropped_count().into();
-        read["notes_unanswered"] = node_store.unanswered_count().into();
+        read["node_store_dropped"] = node_store.dropped_count().into();
+        read["node_store_unanswered"] = node_store.unanswered_count().into();
     }
     if let Some(redis) = &state.shared.redis {
         let figures = &redis.metrics;
@@ -322,7 +322,7 @@ async fn run_node_store_commands(state: &GatewayState) {
         let mut pause = MIN_BACKOFF;
         while !command.is_abandoned() {
             if let Some(value) = execute_node_store_command(state, &command).await {
-                command.answer(value);
+                command.send_reply(value);
                 break;
             }
             sleep(pause).await;
@@ -358,11 +358,11 @@ async fn send_node_store_request(state: &GatewayState, request: ControlRequest<'
 
 /// Waits for new snapshots and applies them, forever. The last snapshot stays in force while the control process is
 /// down.
-pub async fn follow_snapshots(state: Arc<GatewayState>, step_back: LowerPriority) {
+pub async fn follow_snapshots(state: Arc<GatewayState>, lower_priority: LowerPriority) {
     let mut pause = MIN_BACKOFF;
     let mut epoch = state.snapshot_epoch();
     loop {
-        match poll_snapshot(&state, &epoch, &step_back).await {
+        match poll_snapshot(&state, &epoch, &lower_priority).await {
             Ok(()) => {
                 pause = MIN_BACKOFF;
                 epoch = state.snapshot_epoch();
@@ -377,7 +377,7 @@ pub async fn follow_snapshots(state: Arc<GatewayState>, step_back: LowerPriority
     }
 }
 
-async fn poll_snapshot(state: &Arc<GatewayState>, epoch: &str, step_back: &LowerPriority) -> Result<()> {
+async fn poll_snapshot(state: &Arc<GatewayState>, epoch: &str, lower_priority: &LowerPriority) -> Result<()> {
     let target = format!("/internal/snapshot?worker={}&epoch={epoch}", state.settings.worker);
     let IncomingResponse { head, mut body } = send_control_request(
         state,
@@ -388,7 +388,7 @@ async fn poll_snapshot(state: &Arc<GatewayState>, epoch: &str, step_back: &Lower
     match head.status {
         // A snapshot that does not compile is rejected as a whole. The publisher validates it first, so this indicates
         // a bug in the gateway.
-        200 => apply_snapshot(state, bytes, step_back).await,
+        200 => apply_snapshot(state, bytes, lower_priority).await,
         204 => Ok(()),
         _ => Err(Error::ControlUnavailable),
     }
@@ -396,12 +396,12 @@ async fn poll_snapshot(state: &Arc<GatewayState>, epoch: &str, step_back: &Lower
 
 /// Compiles a snapshot on its own thread, because compiling here would block the runtime. A large one has a low
 /// priority, so that it delays no requests. A small one has not, because a busy machine could delay it by many seconds.
-async fn apply_snapshot(state: &Arc<GatewayState>, bytes: Bytes, step_back: &LowerPriority) -> Result<()> {
-    let (state, step_back) = (Arc::clone(state), Arc::clone(step_back));
+async fn apply_snapshot(state: &Arc<GatewayState>, bytes: Bytes, lower_priority: &LowerPriority) -> Result<()> {
+    let (state, lower_priority) = (Arc::clone(state), Arc::clone(lower_priority));
     let (done, applied) = oneshot::channel();
     let compiling = std::thread::Builder::new().name("compile".into()).spawn(move || {
         if bytes.len() > MAX_URGENT_BYTES {
-            step_back();
+            lower_priority();
         }
         drop(done.send(state.apply_snapshot(&bytes)));
     });

@@ -23,7 +23,7 @@ pub enum PromptError {
         prompt: Box<str>,
         field: Box<str>,
     },
-    /// The caller may not render prompts, and this would show it the text of one.
+    /// The response would show the text of a prompt to a caller that may not render prompts.
     TextHidden {
         what: &'static str,
     },

@@ -103,6 +103,7 @@ impl BreakerPolicy {
 /// Decision of the breaker for one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
+    /// Requests are sent as usual.
     Closed,
     /// No request is sent to the target.
     Open,

@@ -54,18 +54,19 @@ struct TrialPlan {
     subjects: Vec<Box<RawValue>>,
 }
 
-/// Runs the plan that a response of the control process names, and returns the response to the plan. Returns a response
-/// that names no plan unchanged.
-pub(super) async fn run_plan_of(state: &Arc<GatewayState>, mut response: ClientResponse) -> ClientResponse {
+/// Runs the trial plan that the control process named in its response, and returns the result of the trial. Returns
+/// other responses unchanged.
+pub(super) async fn run_trial_plan(state: &Arc<GatewayState>, mut response: ClientResponse) -> ClientResponse {
     let Some(name) = response.head.headers.get_str(PLAN_HEADER).map(ToOwned::to_owned) else { return response };
-    let is_of_body = |field: &[u8]| [PLAN_HEADER.as_bytes(), b"content-length", b"content-type"].contains(&field);
-    response.head.headers.retain(|field| !is_of_body(field));
-    let ran = timeout(MAX_PLAN_TIME, Box::pin(run_plan(state, &name))).await;
-    let ran = ran.unwrap_or_else(|_| {
+    let is_replaced_header =
+        |field: &[u8]| [PLAN_HEADER.as_bytes(), b"content-length", b"content-type"].contains(&field);
+    response.head.headers.retain(|field| !is_replaced_header(field));
+    let outcome = timeout(MAX_PLAN_TIME, Box::pin(run_plan(state, &name))).await;
+    let outcome = outcome.unwrap_or_else(|_| {
         let seconds = MAX_PLAN_TIME.as_secs();
         Err(invalid(format!("the checks took longer than {seconds} s; hint: a shorter text, or a faster model")))
     });
-    let (status, body) = match ran {
+    let (status, body) = match outcome {
         Ok(json) => (200, Bytes::from(json.to_string())),
         Err(error) => {
             let rendered = error.to_response(ApiFormat::OpenAi, None);

@@ -127,7 +127,7 @@ async fn dispatch(state: &Arc<GatewayState>, request: Request) -> ClientResponse
         }
         (Destination::Management, None) => {
             let response = management_proxy::forward_management_request(state, head, body).await;
-            guardrail_trials::run_plan_of(state, response).await
+            guardrail_trials::run_trial_plan(state, response).await
         }
         (Destination::Batches, None) => Box::pin(batch_requests::handle(state, snapshot, Request { head, body })).await,
         (Destination::Prompt(path), None) => {

@@ -308,7 +308,7 @@ impl PromptCall {
         if self.is_own() || self.request.chooses_provider() {
             return Ok(());
         }
-        let unknown = self.request.overridden_fields().find(|field| !PromptProvider::is_field_of_caller(field));
+        let unknown = self.request.overridden_fields().find(|field| !PromptProvider::may_caller_set(field));
         let field = unknown.or_else(|| {
             let compiled = self.chosen.version.compiled().ok()?;
             PromptProvider::TOKEN_FIELDS.into_iter().find(|field| self.request.raises(compiled, field))

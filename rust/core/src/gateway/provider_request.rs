@@ -39,7 +39,7 @@ pub(super) async fn handle(
     request: Request,
     error: Option<Error>,
 ) -> ClientResponse {
-    state.set_own_reference();
+    state.store_weak_reference();
     let Request { mut head, body } = request;
     // Taken from the head first, so that nothing records or forwards the token.
     let upload = UploadGrant::take(&snapshot, &mut head, &state.settings.header_aliases);

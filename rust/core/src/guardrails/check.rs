@@ -83,7 +83,7 @@ impl<'i> CheckInput<'i> {
     }
 
     /// Returns the texts in a scope without those of unknown fields, for a check that must find something in a text.
-    pub fn select_known(&self, scope: TextScope) -> SelectedText<'i> {
+    pub fn select_known_fields(&self, scope: TextScope) -> SelectedText<'i> {
         let mut indexes = scope.select(self.stage, self.texts, false);
         indexes.retain(|index| self.texts[*index].kind != TextKind::Other);
         self.join(indexes)
@@ -206,7 +206,7 @@ pub trait Check: Debug + Send + Sync {
         None
     }
 
-    /// Returns the approximate memory use in bytes, beyond that of its parameters.
+    /// Returns the approximate memory use in bytes, without the parameters.
     fn memory_bytes(&self) -> usize {
         0
     }

@@ -84,7 +84,7 @@ pub trait HostAccess: Send + Sync {
     /// # Errors
     /// If the model does not exist, or does not respond in time.
     fn ask_model(&self, _question: ModelQuestion) -> BoxFuture<'_, Result<String, CheckError>> {
-        Box::pin(async { Err(CheckError::new("a model cannot be asked here")) })
+        Box::pin(async { Err(CheckError::new("checks by a model are not available here")) })
     }
 
     /// Calls a plug-in, and returns the bytes of its reply.

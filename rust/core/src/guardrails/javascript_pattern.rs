@@ -63,11 +63,11 @@ impl JavaScriptPattern {
         if source.len() > MAX_PATTERN_BYTES {
             return Err(format!("must be at most {MAX_PATTERN_BYTES} bytes long, not {}", source.len()));
         }
-        let linear = translate(source, flags, Dialect::Linear)?;
+        let linear = translate(source, flags, RegexEngine::Linear)?;
         if let Some(regex) = compile_linear(&linear, flags) {
             return Ok(Self::Linear(regex, longest_match(&linear, flags)));
         }
-        let regex = RegexBuilder::new(&translate(source, flags, Dialect::Backtracking)?)
+        let regex = RegexBuilder::new(&translate(source, flags, RegexEngine::Backtracking)?)
             .case_insensitive(flags.ignores_case)
             .multi_line(flags.is_multi_line)
             .backtrack_limit(MAX_BACKTRACKS)
@@ -188,7 +188,7 @@ impl JavaScriptPattern {
 
 /// Engine for which a pattern is translated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Dialect {
+enum RegexEngine {
     Linear,
     Backtracking,
 }
@@ -213,14 +213,14 @@ fn longest_match(pattern: &str, flags: JavaScriptFlags) -> Option<usize> {
 }
 
 /// Translates a pattern to Rust's syntax.
-fn translate(source: &str, flags: JavaScriptFlags, dialect: Dialect) -> Result<String, String> {
+fn translate(source: &str, flags: JavaScriptFlags, engine: RegexEngine) -> Result<String, String> {
     let letters: Vec<char> = source.chars().collect();
     let mut output = String::with_capacity(source.len() + 16);
     let mut at = 0;
     while let Some(letter) = letters.get(at).copied() {
         match letter {
-            '\\' => at = translate_escape(&letters, at, false, dialect, &mut output)?,
-            '[' => at = translate_class(&letters, at, dialect, &mut output)?,
+            '\\' => at = translate_escape(&letters, at, false, engine, &mut output)?,
+            '[' => at = translate_class(&letters, at, engine, &mut output)?,
             '.' if flags.dot_matches_all => push(&mut output, "(?s:.)", &mut at),
             '.' => {
                 let _ = write!(output, "[^{LINE_ENDS}]");
@@ -261,9 +261,9 @@ fn is_group_start(rest: &[char]) -> bool {
 fn quantifier_length(letters: &[char]) -> Option<usize> {
     let end = letters.iter().position(|letter| *letter == '}')?;
     let inside: String = letters[1..end].iter().collect();
-    let (least, most) = inside.split_once(',').unwrap_or((&inside, ""));
+    let (min_repeats, max_repeats) = inside.split_once(',').unwrap_or((&inside, ""));
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    (is_number(least) && (most.is_empty() || is_number(most))).then_some(end + 1)
+    (is_number(min_repeats) && (max_repeats.is_empty() || is_number(max_repeats))).then_some(end + 1)
 }
 
 /// Returns true if the output ends in an open quantifier, so that a brace closes it.
@@ -280,7 +280,7 @@ fn translate_escape(
     letters: &[char],
     at: usize,
     in_class: bool,
-    dialect: Dialect,
+    engine: RegexEngine,
     output: &mut String,
 ) -> Result<usize, String> {
     let Some(letter) = letters.get(at + 1).copied() else {
@@ -299,8 +299,8 @@ fn translate_escape(
         's' => output.push_str(if in_class { r"\s\u{feff}" } else { r"[\s\u{feff}]" }),
         'S' => output.push_str(r"[^\s\u{feff}]"),
         'b' if in_class => output.push_str(r"\u{8}"),
-        'b' if dialect == Dialect::Linear => output.push_str(r"(?-u:\b)"),
-        'B' if dialect == Dialect::Linear => output.push_str(r"(?-u:\B)"),
+        'b' if engine == RegexEngine::Linear => output.push_str(r"(?-u:\b)"),
+        'B' if engine == RegexEngine::Linear => output.push_str(r"(?-u:\B)"),
         'b' => output.push_str(r"(?:(?<=[0-9A-Za-z_])(?![0-9A-Za-z_])|(?<![0-9A-Za-z_])(?=[0-9A-Za-z_]))"),
         'B' => output.push_str(r"(?:(?<=[0-9A-Za-z_])(?=[0-9A-Za-z_])|(?<![0-9A-Za-z_])(?![0-9A-Za-z_]))"),
         'n' | 'r' | 't' | 'f' | 'v' => {
@@ -365,7 +365,7 @@ fn unicode_escape(letters: &[char], from: usize) -> Option<(u32, usize)> {
 }
 
 /// Translates a character class; returns the position after it.
-fn translate_class(letters: &[char], start: usize, dialect: Dialect, output: &mut String) -> Result<usize, String> {
+fn translate_class(letters: &[char], start: usize, engine: RegexEngine, output: &mut String) -> Result<usize, String> {
     let mut at = start + 1;
     let is_negated = letters.get(at) == Some(&'^');
     at += usize::from(is_negated);
@@ -381,7 +381,7 @@ fn translate_class(letters: &[char], start: usize, dialect: Dialect, output: &mu
                 output.push(']');
                 return Ok(at + 1);
             }
-            '\\' => at = translate_escape(letters, at, true, dialect, output)?,
+            '\\' => at = translate_escape(letters, at, true, engine, output)?,
             // These begin nested classes and set operations in Rust.
             '[' | '&' | '~' => {
                 output.push('\\');

@@ -38,7 +38,8 @@ pub fn read_leniently(path: &str) -> String {
     plain
 }
 
-/// Returns true if lenient servers cannot read a path as another one.
+/// Returns true if every server reads a path as it is written: it has no escapes, capitals, dot segments or double
+/// slashes.
 pub fn is_plain(path: &str) -> bool {
     let is_plain_byte = |byte: u8| byte.is_ascii_graphic() && !byte.is_ascii_uppercase() && !b"%;\\?#".contains(&byte);
     let bytes = path.as_bytes();

@@ -75,7 +75,7 @@ impl PromptProvider {
     pub const TOKEN_FIELDS: [&'static str; 3] = ["max_completion_tokens", "max_output_tokens", "max_tokens"];
 
     /// Returns true if callers of a shared prompt may set this field.
-    pub fn is_field_of_caller(field: &str) -> bool {
+    pub fn may_caller_set(field: &str) -> bool {
         Self::FIELDS_OF_CALLER.contains(&field)
     }
 }

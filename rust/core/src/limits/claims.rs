@@ -97,7 +97,7 @@ pub fn compile_claims(
             _ => return Err(InvalidClaim),
         };
         let id = format!("{name}:usage:{}:", measure.name()).into();
-        rules.push(LimitRule::of_owner(owner(), measure, to_units(limit), window, id));
+        rules.push(LimitRule::for_all_requests(owner(), measure, to_units(limit), window, id));
     }
     for claim in list_claims::<RateClaim>(rates)? {
         if claim.measure == Measure::Cost {
@@ -105,7 +105,7 @@ pub fn compile_claims(
         }
         let window = LimitWindow::Fixed(claim.unit.unit());
         let id = format!("{name}:rate:{}:{}", claim.measure.name(), claim.unit.unit().name()).into();
-        rules.push(LimitRule::of_owner(owner(), claim.measure, claim.value, window, id));
+        rules.push(LimitRule::for_all_requests(owner(), claim.measure, claim.value, window, id));
     }
     Ok((!rules.is_empty()).then(|| rules.into()))
 }

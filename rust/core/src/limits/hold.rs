@@ -36,7 +36,7 @@ impl std::ops::Deref for RuleRef {
     }
 }
 
-/// Amount of a limit that a request has taken. It must be settled, or stays taken until the window ends.
+/// Amount of a limit that is reserved for one request. It stays reserved until it is settled or the window ends.
 #[derive(Debug)]
 pub struct Hold {
     pub rule: RuleRef,
@@ -50,8 +50,8 @@ pub struct Hold {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Remaining {
     pub left: u64,
-    /// Amount that requests of all workers hold, and that other workers have taken in advance. It may become free again
-    /// in part.
+    /// Amount reserved by running requests of all workers, plus the leases of other workers. Unused parts are
+    /// returned.
     pub held: u64,
     /// Time at which the count starts again. `None`: never.
     pub reset_ms: Option<u64>,

@@ -2,20 +2,20 @@
 
 use super::rule::LimitRule;
 
-const COUNT: usize = 16;
+const RECENT_AMOUNT_COUNT: usize = 16;
 /// Minimum number of amounts from which the largest one is ignored as an outlier.
 const MIN_FOR_OUTLIERS: usize = 4;
 
 #[derive(Debug, Default)]
 pub struct RecentAmounts {
-    amounts: [u64; COUNT],
+    amounts: [u64; RECENT_AMOUNT_COUNT],
     count: usize,
 }
 
 impl RecentAmounts {
     pub fn push(&mut self, amount: u64) {
         if amount > 0 {
-            self.amounts[self.count % COUNT] = amount;
+            self.amounts[self.count % RECENT_AMOUNT_COUNT] = amount;
             self.count += 1;
         }
     }
@@ -33,13 +33,13 @@ impl RecentAmounts {
     /// Returns the second largest amount, or the largest of fewer than `MIN_FOR_OUTLIERS`.
     fn usual_maximum(&self) -> Option<u64> {
         let mut sorted = self.amounts;
-        let sorted = &mut sorted[..self.count.min(COUNT)];
+        let sorted = &mut sorted[..self.count.min(RECENT_AMOUNT_COUNT)];
         sorted.sort_unstable();
         sorted.iter().rev().nth(usize::from(sorted.len() >= MIN_FOR_OUTLIERS)).copied()
     }
 
     fn largest(&self) -> Option<u64> {
-        self.amounts[..self.count.min(COUNT)].iter().max().copied()
+        self.amounts[..self.count.min(RECENT_AMOUNT_COUNT)].iter().max().copied()
     }
 }
 

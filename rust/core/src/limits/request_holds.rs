@@ -20,7 +20,7 @@ pub struct RequestUsage {
 }
 
 impl RequestUsage {
-    fn amount_of(self, measure: Measure) -> u64 {
+    fn amount_for_measure(self, measure: Measure) -> u64 {
         match measure {
             Measure::Requests => self.requests,
             Measure::Tokens => self.tokens,
@@ -338,8 +338,8 @@ impl RequestHolds {
         }
     }
 
-    /// Reserves what the current attempt has used so far, if that is more than it holds of a budget. A soft budget gives
-    /// the rest once; after that, nothing is left.
+    /// Reserves what the current attempt has used so far, if that is more than it holds of a budget. A soft budget grants
+    /// what is left once, even if that is less than requested; then it is exhausted.
     ///
     /// # Errors
     /// If nothing is left of a budget. The used amount still counts at the end.
@@ -353,7 +353,7 @@ impl RequestHolds {
         let deleted = &self.deleted_budgets;
         let is_extended = |rule: &LimitRule| rule.is_budget() && !rule.is_dry_run && !deleted.contains(&rule.id);
         for hold in self.attempt.iter_mut().filter(|hold| is_extended(&hold.rule)) {
-            let needed = usage.amount_of(hold.rule.measure).saturating_sub(hold.amount);
+            let needed = usage.amount_for_measure(hold.rule.measure).saturating_sub(hold.amount);
             if needed == 0 {
                 continue;
             }
@@ -385,7 +385,7 @@ impl RequestHolds {
     pub fn end_attempt(&mut self, now_ms: u64) {
         let usage = RequestUsage { requests: 1, ..RequestUsage::default() };
         for hold in self.attempt.drain(..) {
-            self.limiter.settle(&hold, usage.amount_of(hold.rule.measure), now_ms);
+            self.limiter.settle(&hold, usage.amount_for_measure(hold.rule.measure), now_ms);
             if hold.rule.is_budget() && hold.rule.measure == Measure::Requests {
                 self.failed_attempts.push(hold);
             }
@@ -448,7 +448,7 @@ impl RequestHolds {
     pub fn settle(&mut self, usage: RequestUsage, now_ms: u64) {
         let usage = if self.rejected_by.is_some() { RequestUsage::default() } else { usage };
         for hold in self.request.drain(..).chain(self.attempt.drain(..)) {
-            let mut left = usage.amount_of(hold.rule.measure);
+            let mut left = usage.amount_for_measure(hold.rule.measure);
             // Streams that broke off used a part of the amount.
             for part in self.interrupted.extract_if(.., |part| is_same_counter(part, &hold)) {
                 let used = left.min(part.amount);

@@ -224,7 +224,13 @@ pub struct LimitRule {
 
 impl LimitRule {
     /// Returns a limit that counts all requests of its owner.
-    pub(super) fn of_owner(owner: LimitOwner, measure: Measure, limit: u64, window: LimitWindow, id: Box<str>) -> Self {
+    pub(super) fn for_all_requests(
+        owner: LimitOwner,
+        measure: Measure,
+        limit: u64,
+        window: LimitWindow,
+        id: Box<str>,
+    ) -> Self {
         Self {
             header_items: HeaderItems::new(&owner, measure, limit, window),
             counter_id: counter_id(&id, window),
@@ -402,7 +408,7 @@ fn counter_id(id: &str, window: LimitWindow) -> Box<str> {
 }
 
 /// Parses the window of a rate limit from the name of its counters.
-pub fn window_of_counter(counter_id: &str) -> Option<LimitWindow> {
+pub fn parse_counter_window(counter_id: &str) -> Option<LimitWindow> {
     let (rest, unit_name) = counter_id.rsplit_once(':')?;
     let unit = RateUnit::ALL.into_iter().find(|unit| unit.name() == unit_name)?;
     match rest.rsplit_once(':')?.1 {

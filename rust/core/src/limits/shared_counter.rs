@@ -59,7 +59,7 @@ pub struct OthersUsage {
     /// Used and held amount of each worker.
     pub by_member: HashMap<u64, u64>,
     /// Fields of past parts of time, which can be removed.
-    pub stale: Vec<String>,
+    pub removed_fields: Vec<String>,
 }
 
 impl OthersUsage {
@@ -71,7 +71,7 @@ impl OthersUsage {
         for (name, value) in fields {
             let (Some((from, slot)), Some(usage)) = (parse_field(name), MemberUsage::decode(value)) else { continue };
             if slot < oldest {
-                others.stale.push(name.clone());
+                others.removed_fields.push(name.clone());
             } else if from != member {
                 others.settled = others.settled.saturating_add(usage.settled);
                 // Amounts that a killed worker held of a budget stop counting. A window of a rate limit ends soon
@@ -137,7 +137,7 @@ mod tests {
         ];
         let others = OthersUsage::add_up(&fields, 1, window, NOW);
         assert_eq!((others.settled, others.outstanding), (3, 1));
-        assert_eq!(others.stale, [field_name(2, slot - 1050), field_name(1, slot - 1050)]);
+        assert_eq!(others.removed_fields, [field_name(2, slot - 1050), field_name(1, slot - 1050)]);
     }
 
     #[test]

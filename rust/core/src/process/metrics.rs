@@ -124,11 +124,11 @@ impl Metrics {
         json!({
             "requests": statuses, "in_flight": self.in_flight(),
             "duration_bounds_ms": BOUNDS_MS, "durations": durations, "duration_us": self.duration_total_us.get(),
-            "aborted": self.requests_aborted.get(), "cut": self.responses_truncated.get(), "streams": self.streams.get(), "pieces": self.stream_chunks.get(),
+            "aborted": self.requests_aborted.get(), "cut": self.responses_truncated.get(), "streams": self.streams.get(), "stream_chunks": self.stream_chunks.get(),
             "bytes_out": self.bytes_out.get(), "tokens_in": self.tokens_in.get(), "tokens_out": self.tokens_out.get(),
             "tokens_estimated": self.tokens_estimated.get(), "cost": self.cost_nanodollars.get(), "unpriced": self.requests_unpriced.get(), "counts_guessed": self.token_counts_estimated_by_length.get(),
             "translated": self.translated.get(), "lost": self.partly_translated.get(),
-            "held": self.streams_buffered.get(), "continued": self.streams_resumed.get(), "buffer_exceeded": self.stream_recovery_overflows.get(), "hedged": self.hedged.get(),
+            "streams_buffered": self.streams_buffered.get(), "continued": self.streams_resumed.get(), "buffer_exceeded": self.stream_recovery_overflows.get(), "hedged": self.hedged.get(),
             "management": self.management_requests.get(), "management_refused": self.management_rejected.get(),
             "bodies_refused": self.bodies_rejected.get(), "panics": self.panics.get(),
             "intercepted": self.fast_path_requests.get(), "plain": self.asgi_fallback_requests.get(),

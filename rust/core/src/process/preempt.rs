@@ -27,7 +27,7 @@ const SAMPLE_INTERVAL: Duration = Duration::from_millis(10);
 /// # Errors
 /// Returns an error if the thread cannot be started.
 pub fn start_preemption_ticker(turn: Duration) -> io::Result<()> {
-    thread::Builder::new().name("penstock-turns".into()).stack_size(64 * 1024).spawn(move || {
+    thread::Builder::new().name("penstock-preempt".into()).stack_size(64 * 1024).spawn(move || {
         loop {
             while !is_busy_during(wait_for_cpu_use) {}
             while is_busy_during(|| sleep_in_steps(turn * 2)) {}

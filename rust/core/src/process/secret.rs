@@ -115,11 +115,11 @@ const MIN_PREFIXED_TOKEN_CHARS: usize = 12;
 /// digits, or a bearer token.
 pub fn looks_like_token(text: &str) -> bool {
     let is_bearer = text.get(..7).is_some_and(|start| start.eq_ignore_ascii_case("bearer "));
-    is_bearer || words(text.as_bytes()).any(|word| has_token_prefix(word) || has_token_run(word))
+    is_bearer || split_token_candidates(text.as_bytes()).any(|word| has_token_prefix(word) || has_token_run(word))
 }
 
 /// Splits a text at characters that tokens do not contain. Short words are skipped.
-fn words(text: &[u8]) -> impl Iterator<Item = &[u8]> {
+fn split_token_candidates(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     let is_separator = |byte: &u8| !byte.is_ascii_graphic() || b"\"'`,;:()[]{}<>&?=".contains(byte);
     text.split(is_separator).filter(|word| word.len() >= MIN_PREFIXED_TOKEN_CHARS)
 }
@@ -158,17 +158,17 @@ fn url_secrets(text: &str) -> Vec<&str> {
     user.into_iter().chain(params.map(|pair| pair.split_once('=').map_or("", |(_, value)| value))).collect()
 }
 
-/// Maximum depth of JSON within strings of JSON that is searched.
-const MAX_EMBEDDED_DOCUMENTS: usize = 3;
+/// Maximum number of nested JSON strings (JSON in a string of JSON) that are searched.
+const MAX_EMBEDDED_JSON_DEPTH: usize = 3;
 
-/// Predicate for values that are secret by their look alone.
-type Look = fn(&str) -> bool;
+/// Decides by the form of a string whether it is a secret.
+type SecretPredicate = fn(&str) -> bool;
 
 /// Masks all secret strings of a JSON value. These are fields with a secret name, and all values of an object named
 /// `…headers`. They are also the `value` of an object whose `name` or `key` is a secret name, URLs with credentials,
 /// and tokens.
 pub fn mask_json(value: &mut Value) {
-    visit_value(value, false, looks_like_token, MAX_EMBEDDED_DOCUMENTS, &mut |text, _| MASK.clone_into(text));
+    visit_value(value, false, looks_like_token, MAX_EMBEDDED_JSON_DEPTH, &mut |text, _| MASK.clone_into(text));
 }
 
 /// Masks the strings of a field that its name or a name within it marks as secret, and the secret parts of URLs. Texts
@@ -176,7 +176,7 @@ pub fn mask_json(value: &mut Value) {
 pub fn mask_named_secrets(name: &str, value: &mut Value) -> bool {
     let mut is_masked = false;
     let is_secret = marks_secret(name, value);
-    visit_value(value, is_secret, |_| false, MAX_EMBEDDED_DOCUMENTS, &mut |text, is_secret| {
+    visit_value(value, is_secret, |_| false, MAX_EMBEDDED_JSON_DEPTH, &mut |text, is_secret| {
         let masked = if is_secret { MASK.to_owned() } else { mask_url_parts(text) };
         is_masked |= masked != *text;
         *text = masked;
@@ -206,15 +206,15 @@ fn marks_secret(name: &str, value: &Value) -> bool {
 pub const MIN_SECRET_BYTES: usize = 8;
 
 /// Returns the secrets of a JSON value: of a URL its password and signature, of a text the token in it. If only the
-/// look of a value suggests a secret, only well-known kinds of credentials count, because others may be identifiers.
+/// form of a value suggests a secret, only well-known kinds of credentials count, because others may be identifiers.
 pub fn find_secrets(value: &Value) -> Vec<String> {
-    find_secrets_within(value, MAX_EMBEDDED_DOCUMENTS)
+    find_secrets_within(value, MAX_EMBEDDED_JSON_DEPTH)
 }
 
 fn find_secrets_within(value: &Value, remaining_depth: usize) -> Vec<String> {
     let mut secrets = Vec::new();
-    let look: Look = |text| words(text.as_bytes()).any(has_token_prefix);
-    visit_value(&mut value.clone(), false, look, remaining_depth, &mut |text, is_secret| {
+    let is_secret_text: SecretPredicate = |text| split_token_candidates(text.as_bytes()).any(has_token_prefix);
+    visit_value(&mut value.clone(), false, is_secret_text, remaining_depth, &mut |text, is_secret| {
         let parts = if is_secret { Vec::new() } else { secret_parts(text, remaining_depth) };
         // Without a part that is long enough to be searched for, the complete text is the secret.
         let is_complete = parts.is_empty() || parts.iter().any(|part| part.len() < MIN_SECRET_BYTES);
@@ -234,7 +234,7 @@ fn secret_parts(text: &str, remaining_depth: usize) -> Vec<String> {
         let decoded = percent_encoding::percent_decode_str(&part).decode_utf8_lossy().into_owned();
         parts.extend((decoded != part).then_some(decoded));
     }
-    let tokens = words(text.as_bytes()).filter(|word| has_token_prefix(word));
+    let tokens = split_token_candidates(text.as_bytes()).filter(|word| has_token_prefix(word));
     parts.extend(tokens.map(|word| String::from_utf8_lossy(word).into_owned()));
     parts
 }
@@ -244,7 +244,7 @@ fn secret_parts(text: &str, remaining_depth: usize) -> Vec<String> {
 fn visit_value(
     value: &mut Value,
     is_secret: bool,
-    look: Look,
+    is_secret_text: SecretPredicate,
     remaining_depth: usize,
     visit: &mut dyn FnMut(&mut String, bool),
 ) {
@@ -253,8 +253,8 @@ fn visit_value(
         Value::String(text) => {
             if is_secret
                 || !url_secrets(text).is_empty()
-                || look(text)
-                || holds_secret_document(text, look, remaining_depth)
+                || is_secret_text(text)
+                || holds_secret_document(text, is_secret_text, remaining_depth)
             {
                 visit(text, is_secret);
             }
@@ -267,7 +267,7 @@ fn visit_value(
         }
         Value::Array(items) => {
             for item in items {
-                visit_value(item, is_secret, look, remaining_depth, visit);
+                visit_value(item, is_secret, is_secret_text, remaining_depth, visit);
             }
         }
         Value::Object(fields) => {
@@ -276,7 +276,7 @@ fn visit_value(
             for (name, item) in fields.iter_mut() {
                 let is_row_value = is_secret_row && name.eq_ignore_ascii_case("value");
                 let is_secret = is_secret || marks_secret(name, item) || is_row_value;
-                visit_value(item, is_secret, look, remaining_depth, visit);
+                visit_value(item, is_secret, is_secret_text, remaining_depth, visit);
             }
         }
         Value::Null | Value::Bool(_) | Value::Number(_) => (),
@@ -284,10 +284,10 @@ fn visit_value(
 }
 
 /// Returns true if a string is a JSON document that contains a secret.
-fn holds_secret_document(text: &str, look: Look, remaining_depth: usize) -> bool {
+fn holds_secret_document(text: &str, is_secret_text: SecretPredicate, remaining_depth: usize) -> bool {
     let (Some(mut document), true) = (parse_document(text), remaining_depth > 0) else { return false };
     let mut is_found = false;
-    visit_value(&mut document, false, look, remaining_depth - 1, &mut |_, _| is_found = true);
+    visit_value(&mut document, false, is_secret_text, remaining_depth - 1, &mut |_, _| is_found = true);
     is_found
 }
 

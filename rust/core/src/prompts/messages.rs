@@ -30,7 +30,7 @@ pub(super) enum MessagePart {
     JsonText(Template),
 }
 
-/// Key whose texts are JSON.
+/// Name of the message field whose strings contain JSON (arguments of a tool call).
 const JSON_TEXT_KEY: &str = "arguments";
 
 /// Returns the messages in a template; `None` if it is the text of a text completion.

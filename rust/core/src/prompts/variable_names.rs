@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_listed_by_their_place() {
+    fn names_are_grouped_by_section() {
         let mut names = VariableNames::default();
         names.add(
             &Template::parse("{{a}}{{#s}}{{b}}{{#t}}{{c}}{{/t}}{{/s}}{{>p}}{{{a}}}{{^u.v}}{{.}}{{/u.v}}").unwrap(),

@@ -116,8 +116,8 @@ async fn load_shared_signatures(shared: &SharedState, signatures: &ScopedSignatu
     let missed = signatures.take_missed_calls();
     let (Some(redis), false) = (&shared.redis, missed.is_empty()) else { return false };
     let names: Vec<_> = missed.iter().map(|call| shared::signature_key(signatures.owner_hash, call)).collect();
-    let noted = redis.get_many(&names).await;
-    let signed = missed.iter().zip(noted).filter_map(|(call, signature)| Some((call, signature?)));
+    let stored_signatures = redis.get_many(&names).await;
+    let signed = missed.iter().zip(stored_signatures).filter_map(|(call, signature)| Some((call, signature?)));
     signed.map(|(call, signature)| signatures.insert_shared(call, &signature)).count() > 0
 }
 

@@ -330,7 +330,7 @@ impl HeaderFilter<'_> {
             _ if self.target.forward_headers.contains(name) => true,
             control_headers::SESSION_HEADER => false,
             // The gateway does not read these responses, so the client may request any content type and coding.
-            _ if matches!(self.client_request.route.operation.body_kind(), None | Some(BodyKind::Nothing)) => true,
+            _ if matches!(self.client_request.route.operation.body_kind(), None | Some(BodyKind::NoBody)) => true,
             b"accept" | b"content-type" | b"user-agent" | b"idempotency-key" => true,
             b"anthropic-beta" if self.input.mode == TransformMode::NativeFormat => true,
             _ if self.input.mode.is_translated() && !self.belongs_to_provider(name) => false,

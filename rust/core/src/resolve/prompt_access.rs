@@ -21,7 +21,7 @@ impl<'c> TargetResolver<'c> {
     }
 
     /// Returns the provider of a shared prompt, which its request may use although it belongs to another workspace.
-    /// `None` if `slug` or `model` is not that of the prompt. Then a config refers to the caller's own workspace.
+    /// `None` if `slug` or `model` differs from the prompt's. Then a config refers to the caller's own workspace.
     pub(super) fn find_shared_provider(&self, slug: &str, model: Option<&str>) -> Result<Option<NamedProvider<'c>>> {
         let Some(shared) = self.shared_provider().filter(|shared| *shared.slug == *slug) else { return Ok(None) };
         if shared.model.as_deref() != model {
@@ -105,7 +105,7 @@ impl<'c> TargetResolver<'c> {
 
 /// Returns true if conditions read fields of the request that may contain texts of the prompt.
 fn reads_texts(condition_params: &[String]) -> bool {
-    condition_params.iter().any(|field| field != "model" && !PromptProvider::is_field_of_caller(field))
+    condition_params.iter().any(|field| field != "model" && !PromptProvider::may_caller_set(field))
 }
 
 /// Returns the first part of an inline config that would receive or reveal texts.
@@ -129,7 +129,7 @@ fn find_reader(node: &Node) -> Option<&'static str> {
 
 /// Rejects a config that changes the request that a shared prompt sends to the provider of its owner.
 pub(super) fn reject_changes_by_config(prompt: &PromptIdentity, parameters: &Parameters) -> Result<()> {
-    let is_allowed = PromptProvider::is_field_of_caller;
+    let is_allowed = PromptProvider::may_caller_set;
     let is_limit = |field: &str| PromptProvider::TOKEN_FIELDS.contains(&field);
     let default = parameters.defaulted_fields().find(|field| !is_allowed(field));
     let forced = parameters.forced_fields().find(|field| !is_allowed(field) || is_limit(field));

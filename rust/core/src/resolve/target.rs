@@ -97,10 +97,10 @@ impl Target<'_> {
         )
     }
 
-    /// Caps the timeout so that it ends at `until`.
-    pub fn cap_timeout(&mut self, until: Option<Instant>) {
-        if let Some(until) = until {
-            self.timeout = self.timeout.min(until.saturating_duration_since(Instant::now()));
+    /// Caps the timeout so that it ends at the deadline.
+    pub fn cap_timeout(&mut self, deadline: Option<Instant>) {
+        if let Some(deadline) = deadline {
+            self.timeout = self.timeout.min(deadline.saturating_duration_since(Instant::now()));
         }
     }
 

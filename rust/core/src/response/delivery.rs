@@ -69,7 +69,7 @@ pub struct UpstreamResponse {
     pub resume_point: Option<Box<ResumePoint>>,
     /// Connection that replaces the body after an upgrade to another protocol.
     pub upgraded: Option<Box<UpstreamWebSocket>>,
-    /// Changes the body that the client receives, but not what is recorded and cached.
+    /// Rewrites the body for the client only. The record and the cache get the original.
     pub client_rewriter: Option<Box<dyn RewriteForClient>>,
     /// Usage of the provider's response, if a guardrail denied it, so that this response replaces it.
     pub replaced_usage: Option<Box<Usage>>,
@@ -187,8 +187,8 @@ fn rewrite_complete(rewriter: Option<Box<dyn RewriteForClient>>, bytes: &Bytes, 
 
 /// Waits for the first bytes of the body. Until they arrive, the status can still be chosen.
 async fn wait_for_body_start(state: &GatewayState, body: &mut ResponseBody, deadline: &mut Deadline) -> Result<()> {
-    let beginning = pin!(body.wait_for_first_chunk());
-    run_unless_draining(state, pin!(deadline.enforce(beginning))).await
+    let first_chunk = pin!(body.wait_for_first_chunk());
+    run_unless_draining(state, pin!(deadline.enforce(first_chunk))).await
 }
 
 /// Returns true if the response reports usage that is not billed yet. The response to a POST does; a response that is

@@ -254,7 +254,7 @@ impl SecretMask {
     }
 
     /// Returns the beginning of the secret that extends beyond `position`, or `position` if there is none.
-    fn start_of_match_at(&self, bytes: &[u8], position: usize) -> usize {
+    fn find_match_start(&self, bytes: &[u8], position: usize) -> usize {
         let mut matches = self.search.iter().flat_map(|search| search.find_iter(bytes));
         matches.find(|matched| matched.end() > position).map_or(position, |matched| matched.start().min(position))
     }
@@ -328,9 +328,12 @@ pub fn mask_chunks(secrets: Vec<Vec<u8>>) -> impl FnMut(Option<Bytes>) -> Bytes 
     move |chunk| {
         let is_end = chunk.is_none();
         buffered.extend_from_slice(&chunk.unwrap_or_default());
-        let begun =
-            if is_end { 0 } else { secrets.iter().map(|secret| begun_bytes(&buffered, secret)).max().unwrap_or(0) };
-        let passed = mask.start_of_match_at(&buffered, buffered.len() - begun);
+        let partial_bytes = if is_end {
+            0
+        } else {
+            secrets.iter().map(|secret| partial_secret_bytes(&buffered, secret)).max().unwrap_or(0)
+        };
+        let passed = mask.find_match_start(&buffered, buffered.len() - partial_bytes);
         let masked = mask.mask(&buffered[..passed]);
         buffered.drain(..passed);
         masked.into()
@@ -338,7 +341,7 @@ pub fn mask_chunks(secrets: Vec<Vec<u8>>) -> impl FnMut(Option<Bytes>) -> Bytes 
 }
 
 /// Returns how many bytes at the end of a text are the beginning of a secret.
-fn begun_bytes(text: &[u8], secret: &[u8]) -> usize {
+fn partial_secret_bytes(text: &[u8], secret: &[u8]) -> usize {
     let longest = secret.len().saturating_sub(1).min(text.len());
     (1..=longest).rev().find(|length| text.ends_with(&secret[..*length])).unwrap_or(0)
 }

@@ -1,4 +1,4 @@
-//! Replayable request body. Keeps the original and prepares a version for each target.
+//! Replayable request body. Stores the original and prepares a version for each target.
 
 use bytes::Bytes;
 use penstock_llm::{
@@ -67,7 +67,7 @@ impl ReplayBody {
         if is_by_path && matches!(body, Body::Complete(_)) {
             body.rewrite_buffered(param_map::model_setter(client_request, model.clone())).await?;
         }
-        let (buffered, once) = match body {
+        let (buffered, streamed) = match body {
             Body::Complete(bytes) => (Some(bytes), None),
             fed @ Body::Streamed(..) => (None, Some(fed)),
         };
@@ -78,7 +78,7 @@ impl ReplayBody {
         };
         Ok(Self {
             buffered,
-            unbuffered: once,
+            unbuffered: streamed,
             return_handle: None,
             kind: content,
             has_model_in_path: is_by_path,
@@ -154,8 +154,8 @@ impl ReplayBody {
             apply_parameters(parameters, bytes)
         } else {
             let (parameters, bytes) = (parameters.clone(), bytes.clone());
-            let elsewhere = tokio::task::spawn_blocking(move || apply_parameters(&parameters, &bytes)).await;
-            elsewhere.map_err(|_| Error::Panicked)?
+            let applied = tokio::task::spawn_blocking(move || apply_parameters(&parameters, &bytes)).await;
+            applied.map_err(|_| Error::Panicked)?
         };
         let stream = same.is_streaming;
         let changed = match (changed, self.kind) {

@@ -72,9 +72,9 @@ async fn redis_outage_delays_requests_by_the_redis_timeout_at_most() {
         println!("{name}: {longest:?}, usually {usual:?}");
         assert!(longest < bound, "{name}: {longest:?}, usually {usual:?}");
     };
-    server.freeze();
+    server.suspend();
     check_latency("frozen").await;
-    server.thaw();
+    server.resume();
     wait_until("Redis is back", || is_redis_available(&gateway)).await;
     relay.set_delay(Duration::from_millis(200));
     check_latency("slowed").await;

@@ -208,15 +208,15 @@ async fn forwards_gateway_files_and_batches_to_control_process() {
 #[tokio::test]
 async fn counts_large_batch_once_in_memory_budget() {
     let provider = Server::start().await;
-    let room = 2 * 1024 * 1024;
+    let max_buffer_bytes = 2 * 1024 * 1024;
     let gateway = TestGateway::with_settings(&provider.url(), |settings| {
-        (settings.buffered_body_bytes, settings.max_body_bytes) = (room, room);
+        (settings.buffered_body_bytes, settings.max_body_bytes) = (max_buffer_bytes, max_buffer_bytes);
     });
     gateway.apply_snapshot(&json!({"epoch": "1", "catalogue": true,
         "keys": [{"id": "k", "name": "k", "sha256": sha256_hex("pk-1")}]}));
     let mut body =
         br#"{"input_file_id":"file-1","endpoint":"/v1/chat/completions","completion_window":"24h"}"#.to_vec();
-    body.resize(room * 3 / 4, b' ');
+    body.resize(max_buffer_bytes * 3 / 4, b' ');
     let build_request = || {
         let build_request = TestRequest::new("POST", "/v1/batches").header("x-gateway-provider", "mock");
         build_request.header("content-type", "application/json").header("x-gateway-api-key", "pk-1")
@@ -247,8 +247,8 @@ async fn does_not_read_batch_body_before_authentication() {
         (feeder, request.with_body(Body::Streamed(fed, None)))
     };
     // The body of this request never arrives.
-    let (feeder, stranger) = batch("pk-2");
-    let response = with_timeout(gateway.send(stranger)).await;
+    let (feeder, rejected_request) = batch("pk-2");
+    let response = with_timeout(gateway.send(rejected_request)).await;
     assert_eq!(
         (response.status, response.error_code().as_str(), feeder.reader_state()),
         (401, "03", ReaderState::Closed)

@@ -122,7 +122,7 @@ async fn soft_budget_is_exceeded_by_one_request_of_each_node_at_most() {
 }
 
 #[tokio::test]
-async fn rejected_request_knows_what_other_nodes_hold() {
+async fn rejection_reports_reservations_of_other_nodes() {
     let server = RedisServer::start().await;
     let nodes = LimitedNodes::start_that_wait(&server.url(), Duration::from_secs(5)).await;
     let (rule, limiters) = (budget(1000, "hard"), nodes.limiters());
@@ -257,9 +257,9 @@ async fn faulty_redis_admits_no_more_than_the_limit() {
     redis::cmd("REPLICAOF").arg("127.0.0.1").arg(1).query_async::<()>(&mut connection).await.unwrap();
     used += nodes.spend(&rule, 5, 20, 1).await;
     redis::cmd("REPLICAOF").arg("NO").arg("ONE").query_async::<()>(&mut connection).await.unwrap();
-    server.freeze();
+    server.suspend();
     used += nodes.spend(&rule, 5, 20, 1).await;
-    server.thaw();
+    server.resume();
     relay.set_delay(Duration::from_millis(100));
     used += nodes.spend(&rule, 5, 20, 1).await;
     relay.set_delay(Duration::ZERO);

@@ -70,7 +70,7 @@ impl FaultyRedis {
     async fn begin(&mut self, fault: Fault) {
         match fault {
             Fault::Refused => self.relay.set_mode(RelayMode::Refuse),
-            Fault::Frozen => self.server.freeze(),
+            Fault::Frozen => self.server.suspend(),
             Fault::Blackholed => self.relay.set_mode(RelayMode::Hold),
             Fault::Slow => self.relay.set_mode(RelayMode::Delay(2 * MAX_REDIS_WAIT)),
             Fault::ReadOnly => self.run("REPLICAOF 127.0.0.1 1").await,
@@ -82,7 +82,7 @@ impl FaultyRedis {
 
     async fn end(&mut self, fault: Fault) {
         match fault {
-            Fault::Frozen => self.server.thaw(),
+            Fault::Frozen => self.server.resume(),
             Fault::ReadOnly => self.run("REPLICAOF NO ONE").await,
             Fault::OutOfMemory => self.run("CONFIG SET maxmemory 0").await,
             _ => self.relay.set_mode(RelayMode::Forward),

@@ -230,12 +230,17 @@ async fn accepts_gateway_key_and_provider_key_in_any_two_headers() {
         }
         // One Azure client sends its key in both headers. It is the gateway key, or the provider's key next to
         // `x-gateway-api-key`.
-        let twice = |key: &str| {
+        let with_two_keys = |key: &str| {
             request_without_provider(path).header("api-key", key).header("authorization", &format!("Bearer {key}"))
         };
-        assert_eq!(gateway.send(twice(GATEWAY_KEY).header("x-gateway-provider", "mock")).await.status, 200, "{path}");
+        assert_eq!(
+            gateway.send(with_two_keys(GATEWAY_KEY).header("x-gateway-provider", "mock")).await.status,
+            200,
+            "{path}"
+        );
         assert_eq!(single_sent_request(&provider).header("authorization"), None, "{path}");
-        let request = twice("sk-theirs").header("x-gateway-provider", "mock").header("x-gateway-api-key", GATEWAY_KEY);
+        let request =
+            with_two_keys("sk-theirs").header("x-gateway-provider", "mock").header("x-gateway-api-key", GATEWAY_KEY);
         assert_eq!(gateway.send(request).await.status, 200, "{path}");
         assert_eq!(single_sent_request(&provider).header("authorization"), Some("Bearer sk-theirs"), "{path}");
     }

@@ -107,16 +107,16 @@ async fn background_response_is_billed_once() {
         apply_prices(&gateway);
         let streamed = format!("{STORED_RESPONSE_PATH}?stream=true");
         let cancel = format!("{STORED_RESPONSE_PATH}/cancel");
-        let looks = [("GET", STORED_RESPONSE_PATH), ("GET", &streamed), ("POST", &cancel)];
+        let lookups = [("GET", STORED_RESPONSE_PATH), ("GET", &streamed), ("POST", &cancel)];
         // A response that no client created through this gateway is not billed.
         assert_eq!(
-            collect_costs(&gateway, &looks).await,
+            collect_costs(&gateway, &lookups).await,
             [nothing.clone(), nothing.clone(), nothing.clone()],
             "{is_packed}"
         );
-        for first in 0..looks.len() {
-            let others = [looks[(first + 1) % 3], looks[(first + 2) % 3]];
-            let requests = [("POST", RESPONSES_PATH), looks[first], others[0], others[1]];
+        for first in 0..lookups.len() {
+            let others = [lookups[(first + 1) % 3], lookups[(first + 2) % 3]];
+            let requests = [("POST", RESPONSES_PATH), lookups[first], others[0], others[1]];
             let expected = [begun.clone(), paid.clone(), nothing.clone(), nothing.clone()];
             assert_eq!(collect_costs(&gateway, &requests).await, expected, "{is_packed} {first}");
         }

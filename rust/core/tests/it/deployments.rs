@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 async fn config_maps_models_to_deployments() {
     let deployments = json!([{"deployment_id": "d1", "alias": "gpt-4o", "api_version": "2024-10-21"},
         {"deployment_id": "d2", "alias": "o3", "api_version": "v1", "is_default": true}]);
-    for (path, model, line, told_model) in [
+    for (path, model, line, upstream_model) in [
         (CHAT_PATH, "gpt-4o", "POST /deployments/d1/chat/completions?api-version=2024-10-21 ", "gpt-4o"),
         // This path contains no deployment, so the body names it.
         (CHAT_PATH, "other", "POST /v1/chat/completions ", "d2"),
@@ -25,7 +25,7 @@ async fn config_maps_models_to_deployments() {
             .await;
         let (head, body) = golden_provider.parse_last_request();
         assert!(head.starts_with(line), "{head} {}", response.text());
-        assert_eq!(body["model"], told_model, "{path} {head}");
+        assert_eq!(body["model"], upstream_model, "{path} {head}");
     }
 }
 

@@ -169,9 +169,9 @@ fn strategy_cases() -> Vec<FeatureCase> {
 
 /// Cases for an attempt at one target. `other` is the address of another provider.
 fn attempt_cases(other: &str) -> Vec<FeatureCase> {
-    let (mut persistent, mut impatient) = (mock_target("status=503"), mock_target("fault=silence"));
+    let (mut persistent, mut short_timeout) = (mock_target("status=503"), mock_target("fault=silence"));
     persistent["retry"] = json!({"attempts": 2, "on_status_codes": [503], "use_retry_after_headers": true});
-    impatient["request_timeout"] = json!(40);
+    short_timeout["request_timeout"] = json!(40);
     let mut config = two_target_config(
         &json!({"mode": "fallback"}),
         &[mock_target("chunks=9&fault=cut&after=1"), mock_target("chunks=1")],
@@ -187,7 +187,7 @@ fn attempt_cases(other: &str) -> Vec<FeatureCase> {
                 && routing_headers(response)[1] == "-1"
                 && response.header("x-should-retry") == Some("false")
         }),
-        feature_case("request_timeout", impatient, (1, 1), |response, _| response.status == 408),
+        feature_case("request_timeout", short_timeout, (1, 1), |response, _| response.status == 408),
         feature_case("recovery", config, (1, 2), second_target_responded),
         feature_case("parameters", parameters, (1, 1), |response, entries| {
             let sizes = [changed_body_length(false), changed_body_length(true)];

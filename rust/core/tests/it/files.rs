@@ -323,8 +323,8 @@ async fn large_file_parts_count_in_memory_budget() {
     let gateway = GoldenProvider::gateway_trusting_loopback();
     let of = |bytes: usize| multipart_form(&[form_field("purpose", "fine-tune"), file_part(&"x".repeat(bytes))]);
     // Uses up all of the memory budget but one mebibyte, which is enough for the form itself.
-    let room = &gateway.state.shared.body_memory;
-    let (mut full, mut spare) = (room.new_permit(), room.new_permit());
+    let body_memory = &gateway.state.shared.body_memory;
+    let (mut full, mut spare) = (body_memory.new_permit(), body_memory.new_permit());
     assert!(spare.try_reserve(1024 * 1024));
     while full.try_reserve(1024 * 1024) {}
     drop(spare);
@@ -336,7 +336,7 @@ async fn large_file_parts_count_in_memory_budget() {
     assert_eq!((bucket.upload(&gateway, of(9)).await.status, bucket.request_lines().len()), (200, 1));
     drop(full);
     assert_eq!(bucket.upload(&gateway, of(300 * 1024)).await.status, 200);
-    assert_eq!(room.used_bytes(), 0);
+    assert_eq!(body_memory.used_bytes(), 0);
 }
 
 #[tokio::test]

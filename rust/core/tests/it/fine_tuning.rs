@@ -73,7 +73,7 @@ fn job_request(
 #[tokio::test]
 async fn creates_shows_lists_and_cancels_translated_jobs() {
     for (provider_name, method, path, lines) in JOB_CASES {
-        let case = golden_case(&format!("{provider_name}/whole"));
+        let case = golden_case(&format!("{provider_name}/complete"));
         let read = |file: &str| fs::read(case.path(file)).unwrap();
         let provider = provider_name.split('/').next().unwrap();
         let golden_provider = GoldenProvider::start(201, "application/json", read("response.json"), 90).await;
@@ -162,7 +162,7 @@ async fn reports_unsupported_job_operations_and_provider_errors() {
         );
         assert!(reply.text().contains(provider) && reply.text().contains("listFinetune"), "{}", reply.text());
     }
-    let request_body = fs::read(golden_case("bedrock/createFinetune/refused_file").path("request.json")).unwrap();
+    let request_body = fs::read(golden_case("bedrock/createFinetune/rejects_file").path("request.json")).unwrap();
     let reply = GoldenProvider::gateway_trusting_loopback()
         .send(job_request(&golden_provider, "bedrock", ("POST", JOBS_PATH), request_body))
         .await;

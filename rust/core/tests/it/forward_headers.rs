@@ -154,17 +154,17 @@ async fn forwards_provider_headers_under_any_gateway_prefix() {
         for path in ROUTES {
             for prefix in ["x-gateway-", "x-portkey-", ""] {
                 gateway
-                    .send(post_request(path, chat_body("mock", false)).header(&format!("{prefix}{name}"), "said"))
+                    .send(post_request(path, chat_body("mock", false)).header(&format!("{prefix}{name}"), "sent-value"))
                     .await;
                 let entry = pop_ledger_entry(&provider);
                 let values: Vec<_> = entry.headers.iter().filter(|(field, _)| field == name).collect();
-                assert_eq!(values, [&(name.to_owned(), "said".to_owned())], "{path} {prefix}");
+                assert_eq!(values, [&(name.to_owned(), "sent-value".to_owned())], "{path} {prefix}");
             }
             let both = post_request(path, chat_body("mock", false))
                 .header(name, "bare")
-                .header(&format!("x-gateway-{name}"), "said");
+                .header(&format!("x-gateway-{name}"), "sent-value");
             gateway.send(both).await;
-            assert_eq!(pop_ledger_entry(&provider).header(name), Some("said"), "{path}");
+            assert_eq!(pop_ledger_entry(&provider).header(name), Some("sent-value"), "{path}");
         }
     }
 }

@@ -48,7 +48,7 @@ async fn name_of_address(gateway: &TestGateway) -> String {
 }
 
 #[tokio::test]
-async fn replaced_values_return_to_the_client_alone() {
+async fn placeholders_are_restored_only_for_the_client() {
     let gateway = GoldenProvider::gateway_trusting_loopback();
     let name = name_of_address(&gateway).await;
     let body = chat_response(&format!("I write to {name}."));

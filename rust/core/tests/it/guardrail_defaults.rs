@@ -81,7 +81,7 @@ fn visible(response: &TestResponse) -> String {
 }
 
 #[tokio::test]
-async fn a_default_that_a_config_names_checks_what_the_config_writes() {
+async fn named_default_guardrail_also_checks_changes_of_the_config() {
     for action in ACTIONS {
         let (gateway, provider) = (gateway_with_default(action), provider_with("fine", false).await);
         let config = json!({"input_guardrails": ["pg-default", {"addPrefix": {"prefix": "CANARY "}}]});

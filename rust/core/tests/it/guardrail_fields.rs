@@ -57,7 +57,14 @@ fn shows_canary(value: &Value) -> bool {
     }
 }
 
-async fn ask(path: &str, request: &str, side: &str, hook: Value, kind: &str, body: Vec<u8>) -> (TestResponse, Vec<u8>) {
+async fn send_with_hook(
+    path: &str,
+    request: &str,
+    side: &str,
+    hook: Value,
+    kind: &str,
+    body: Vec<u8>,
+) -> (TestResponse, Vec<u8>) {
     answer(200, path, request, side, hook, kind, body).await
 }
 
@@ -248,11 +255,13 @@ async fn a_canary_in_any_field_of_a_request_never_reaches_the_provider() {
     let fine = || json!({"fine": true}).to_string().into_bytes();
     for (path, request) in requests() {
         let request = request.to_string();
-        let ask = |redacts| ask(path, &request, "input_guardrails", guardrail(redacts, ""), "application/json", fine());
-        let (response, sent) = ask(false).await;
+        let send_with_hook = |redacts| {
+            send_with_hook(path, &request, "input_guardrails", guardrail(redacts, ""), "application/json", fine())
+        };
+        let (response, sent) = send_with_hook(false).await;
         assert_eq!(response.status, 446, "{path} {request}: {}", response.text());
         assert!(sent.is_empty(), "{path} {request}");
-        let (response, sent) = ask(true).await;
+        let (response, sent) = send_with_hook(true).await;
         let sent = String::from_utf8(sent).unwrap();
         let body = sent.split_once("\r\n\r\n").map(|(_, body)| body).unwrap_or_default();
         if body.is_empty() {
@@ -270,7 +279,8 @@ async fn changed_arguments_are_still_json() {
     let arguments = format!("{{\n \"q\": \"say \\\"a\\\"\\n{ESCAPED}\"}}");
     let request = assistant("tool_calls", call(&arguments)).to_string();
     let fine = json!({"fine": true}).to_string().into_bytes();
-    let (_, sent) = ask(CHAT, &request, "input_guardrails", guardrail(true, ""), "application/json", fine).await;
+    let (_, sent) =
+        send_with_hook(CHAT, &request, "input_guardrails", guardrail(true, ""), "application/json", fine).await;
     let sent = String::from_utf8(sent).unwrap();
     let body: Value = serde_json::from_str(sent.split_once("\r\n\r\n").unwrap().1).unwrap();
     let arguments = body["messages"][0]["tool_calls"][0]["function"]["arguments"].as_str().unwrap();
@@ -283,7 +293,7 @@ fn chat_response(message: Value) -> Value {
         "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}})
 }
 
-fn saying(name: &str, value: Value) -> Value {
+fn with_field(name: &str, value: Value) -> Value {
     let mut message = json!({"role": "assistant", "content": "fine"});
     message[name] = value;
     chat_response(message)
@@ -323,19 +333,19 @@ fn request_for(path: &str, is_stream: bool) -> String {
 fn responses() -> Vec<(&'static str, Value)> {
     let escaped = format!(r#"{{"q":"{ESCAPED}"}}"#);
     vec![
-        (CHAT, saying("tool_calls", call(&escaped))),
-        (CHAT, saying("reasoning_details", json!([{"type": "reasoning.text", "text": CANARY}]))),
-        (CHAT, saying("reasoning_details", json!([{"type": "reasoning.summary", "summary": CANARY}]))),
-        (CHAT, saying("thinking_blocks", json!([{"type": "thinking", "thinking": CANARY}]))),
-        (CHAT, saying("content_blocks", json!([{"type": "text", "text": CANARY}]))),
+        (CHAT, with_field("tool_calls", call(&escaped))),
+        (CHAT, with_field("reasoning_details", json!([{"type": "reasoning.text", "text": CANARY}]))),
+        (CHAT, with_field("reasoning_details", json!([{"type": "reasoning.summary", "summary": CANARY}]))),
+        (CHAT, with_field("thinking_blocks", json!([{"type": "thinking", "thinking": CANARY}]))),
+        (CHAT, with_field("content_blocks", json!([{"type": "text", "text": CANARY}]))),
         (
             CHAT,
-            saying(
+            with_field(
                 "annotations",
                 json!([{"type": "url_citation", "url_citation": {"title": CANARY, "url": "https://x"}}]),
             ),
         ),
-        (CHAT, saying("invented", json!(CANARY))),
+        (CHAT, with_field("invented", json!(CANARY))),
         (RESPONSES, output(json!({"type": "shell_call_output", "call_id": "t", "output": [{"stdout": CANARY}]}))),
         (RESPONSES, output(json!({"type": "invented", "field": CANARY}))),
         (
@@ -381,15 +391,17 @@ fn assert_denied(response: &TestResponse, row: &str) {
 async fn a_canary_in_any_field_of_a_response_never_reaches_the_client() {
     for (path, body) in responses() {
         let row = format!("{path} {body}");
-        let ask = |redacts| {
+        let send_with_hook = |redacts| {
             let bytes = body.to_string().into_bytes();
             async move {
                 let hook = guardrail(redacts, "");
-                ask(path, &request_for(path, false), "output_guardrails", hook, "application/json", bytes).await.0
+                send_with_hook(path, &request_for(path, false), "output_guardrails", hook, "application/json", bytes)
+                    .await
+                    .0
             }
         };
-        assert_denied(&ask(false).await, &row);
-        let response = ask(true).await;
+        assert_denied(&send_with_hook(false).await, &row);
+        let response = send_with_hook(true).await;
         let answer: Value = serde_json::from_slice(&response.body).unwrap();
         assert!(response.status == 200 && !shows_canary(&answer), "{row}: {} {answer}", response.status);
         assert!(response.text().contains("EMAIL_ADDRESS_1"), "{row}: {answer}");
@@ -574,7 +586,8 @@ async fn a_canary_in_any_event_never_reaches_the_client() {
         for (redacts, mode) in [(false, "hold"), (false, "window"), (true, "hold"), (true, "window")] {
             let row = format!("{path} redacts={redacts} {mode} {}", String::from_utf8_lossy(&body));
             let (request, hook) = (request_for(path, true), guardrail(redacts, mode));
-            let (response, _) = ask(path, &request, "output_guardrails", hook, "text/event-stream", body.clone()).await;
+            let (response, _) =
+                send_with_hook(path, &request, "output_guardrails", hook, "text/event-stream", body.clone()).await;
             let answer = response.text().replace(&format!("\"foundWords\":[\"{CANARY}\"]"), "");
             let has_canary = answer.contains("nary@mail") || answer.contains("ry@mail");
             assert!(!has_canary, "{row}: {} {answer}", response.status);

@@ -21,8 +21,8 @@ async fn rejects_ambiguous_headers_by_name() {
         assert!(response.text().contains(content), "{}", response.text());
         assert_eq!(pick_fields(&gateway.single_record(), ["outcome", "error"]), json!(["refused", "invalid_header"]));
     }
-    let twice = chat_request("mock").header("authorization", "Bearer a").header("authorization", "Bearer b");
-    assert!(gateway.send(twice).await.text().contains("authorization: is sent twice"));
+    let duplicate_header = chat_request("mock").header("authorization", "Bearer a").header("authorization", "Bearer b");
+    assert!(gateway.send(duplicate_header).await.text().contains("authorization: is sent twice"));
     assert!(provider.ledger_entries().is_empty());
 }
 

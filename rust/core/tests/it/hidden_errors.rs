@@ -1,5 +1,5 @@
-//! Errors that a provider sends with the status 200, complete or as the first event of a stream, in every API format, and
-//! streams that end without content. Each is a failure for fallback, retry, circuit breaker, cache, log and cost.
+//! Errors that a provider sends with the status 200, in every API format: complete, or as the first event of a stream.
+//! Also streams that end without content. Each is a failure for fallback, retry, circuit breaker, cache, log and cost.
 
 use std::sync::{
     Arc,

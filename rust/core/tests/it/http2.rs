@@ -30,8 +30,8 @@ use tokio_rustls::server::TlsStream;
 
 type ResponseSender = server::SendResponse<Bytes>;
 
-/// Starts a TLS server on loopback that negotiates one of these protocols; `play` gets every connection.
-async fn start_tls_server<P, F>(protocols: &[&[u8]], play: P) -> (u16, Arc<AtomicUsize>)
+/// Starts a TLS server on loopback that negotiates one of these protocols; `serve` gets every connection.
+async fn start_tls_server<P, F>(protocols: &[&[u8]], serve: P) -> (u16, Arc<AtomicUsize>)
 where
     P: Fn(TlsStream<TcpStream>) -> F + Send + 'static,
     F: Future<Output = ()> + Send + 'static,
@@ -44,24 +44,24 @@ where
         while let Ok((io, _)) = listener.accept().await {
             count.fetch_add(1, Ordering::Relaxed);
             let stream = acceptor.accept(io).await.unwrap();
-            tokio::spawn(play(stream));
+            tokio::spawn(serve(stream));
         }
     });
     (port, connections)
 }
 
-/// Starts an HTTP/2 provider; `play` gets every request.
-async fn start_http2_provider<P, F>(builder: server::Builder, play: P) -> (u16, Arc<AtomicUsize>)
+/// Starts an HTTP/2 provider; `serve` gets every request.
+async fn start_http2_provider<P, F>(builder: server::Builder, serve: P) -> (u16, Arc<AtomicUsize>)
 where
     P: Fn(Request<RecvStream>, ResponseSender) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = ()> + Send + 'static,
 {
     start_tls_server(&[b"h2"], move |stream| {
-        let (builder, play) = (builder.clone(), play.clone());
+        let (builder, serve) = (builder.clone(), serve.clone());
         async move {
             let mut connection = builder.handshake::<_, Bytes>(stream).await.unwrap();
             while let Some(Ok((request, respond))) = connection.accept().await {
-                tokio::spawn(play(request, respond));
+                tokio::spawn(serve(request, respond));
             }
         }
     })
@@ -454,8 +454,8 @@ async fn lost_connection_fails_only_its_own_streams() {
 async fn send_data_and_count(mut stream: SendStream<Bytes>, mut remaining_bytes: usize, sent: Arc<AtomicUsize>) {
     while remaining_bytes > 0 {
         stream.reserve_capacity(remaining_bytes.min(100_000));
-        let Some(Ok(room)) = std::future::poll_fn(|context| stream.poll_capacity(context)).await else { return };
-        let size = room.min(remaining_bytes);
+        let Some(Ok(capacity)) = std::future::poll_fn(|context| stream.poll_capacity(context)).await else { return };
+        let size = capacity.min(remaining_bytes);
         remaining_bytes -= size;
         if stream.send_data(Bytes::from(vec![b'x'; size]), remaining_bytes == 0).is_err() {
             return;

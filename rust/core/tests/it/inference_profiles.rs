@@ -16,8 +16,8 @@ const PROFILE_ARN: &str = "arn:aws:bedrock:us-east-1:1:application-inference-pro
 const ENCODED_PROFILE_ARN: &str = "arn%3Aaws%3Abedrock%3Aus-east-1%3A1%3Aapplication-inference-profile%2Fa1b2";
 
 /// Starts a mock of Bedrock that answers model calls in the API format of the path. It reports the model behind a
-/// profile, or refuses the lookup with 403 if `behind` is `None`. Also returns the requests that it receives.
-async fn start_bedrock(behind: Option<&'static str>) -> (ScriptedServer, Arc<Mutex<Vec<String>>>) {
+/// profile, or refuses the lookup with 403 if `profile_model` is `None`. Also returns the requests that it receives.
+async fn start_bedrock(profile_model: Option<&'static str>) -> (ScriptedServer, Arc<Mutex<Vec<String>>>) {
     let heads = Arc::new(Mutex::new(Vec::new()));
     let shared = Arc::clone(&heads);
     let provider = ScriptedServer::start(move |mut stream, _| {
@@ -25,7 +25,7 @@ async fn start_bedrock(behind: Option<&'static str>) -> (ScriptedServer, Arc<Mut
         async move {
             while let Some(bytes) = read_request(&mut stream).await {
                 let text = String::from_utf8_lossy(&bytes).into_owned();
-                let response = match behind {
+                let response = match profile_model {
                     _ if text.contains("/invoke ") => {
                         let response = json!({"id": "m", "type": "message", "role": "assistant", "content": [],
                             "stop_reason": "end_turn", "usage": {"input_tokens": 30, "output_tokens": 12}});

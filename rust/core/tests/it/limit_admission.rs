@@ -143,7 +143,7 @@ async fn stored_data_stays_readable_when_a_budget_is_used_up() {
 }
 
 #[tokio::test]
-async fn budget_that_requests_in_progress_hold_is_free_again_soon() {
+async fn reserved_budget_is_released_after_requests_end() {
     let fields = json!({"type": "tokens", "limit": 3000, "period": {"start": 1, "end": 4_000_000_000_000_u64},
         "enforcement": "hard"});
     let (_provider, gateway) = start_gateway(json!([limit("policy", "any", &fields)])).await;
@@ -365,7 +365,7 @@ async fn explain_shows_the_limits_of_a_prompt() {
 }
 
 #[tokio::test]
-async fn continued_streams_keep_what_their_first_part_holds() {
+async fn continued_stream_retains_the_reservation() {
     let config = json!({"strategy": {"mode": "fallback"}, "recovery": "continue", "targets": [
         mock_target("chunks=60&fault=cut&after=40"), mock_target("chunks=60")]});
     // Each part reserves 99 tokens for its response, and the bytes of its prompt. The prompt of the second part

@@ -145,24 +145,24 @@ async fn request_belongs_to_the_period_in_which_it_began() {
 async fn sessions_end_when_nothing_is_left_of_their_budget() {
     let fields = json!({"type": "tokens", "limit": 50, "period": {"start": 1}});
     let (_provider, gateway) = start_gateway(json!([limit("api_key", "k", &fields)])).await;
-    let session = || {
+    let session_request = || {
         let request = TestRequest::new("GET", REALTIME_PATH).header("x-gateway-api-key", "pk");
         request.header("x-gateway-provider", "mock")
     };
-    let mut talk = open_realtime(&gateway, session()).await;
+    let mut session = open_realtime(&gateway, session_request()).await;
     for _ in 0..3 {
-        talk.send_event(json!({"type": "response.create"})).await;
-        talk.receive_until("response.done").await;
+        session.send_event(json!({"type": "response.create"})).await;
+        session.receive_until("response.done").await;
     }
-    let error = talk.receive_until("error").await;
+    let error = session.receive_until("error").await;
     assert_eq!(error["error"]["code"], "04", "{error}");
-    let (code, reason) = close_code_and_reason(&talk.receive_message().await);
+    let (code, reason) = close_code_and_reason(&session.receive_message().await);
     assert_eq!((code, &*reason), (1008, "the budget of this session is used up"));
-    talk.wait_until_closed().await;
+    session.wait_until_closed().await;
     let record = gateway.single_record();
     assert_eq!((&record["total_units"], &record["error"]), (&json!(60), &json!("04")), "{record}");
     assert_eq!(record["limits"]["budgets"][0]["id"], "api_key-k");
-    assert_eq!(expect_rejection(&gateway, session()).await.0, 412);
+    assert_eq!(expect_rejection(&gateway, session_request()).await.0, 412);
 }
 
 /// Opens a session that names its model in its messages.
@@ -172,22 +172,22 @@ fn session_without_model() -> TestRequest {
 }
 
 /// Requests a response, which costs 20,000 nano-dollars.
-async fn request_response(talk: &mut RealtimeClient) {
-    talk.send_event(json!({"type": "response.create", "model": "mock", "input": "x"})).await;
-    talk.receive_until("response.completed").await;
+async fn request_response(session: &mut RealtimeClient) {
+    session.send_event(json!({"type": "response.create", "model": "mock", "input": "x"})).await;
+    session.receive_until("response.completed").await;
 }
 
 #[tokio::test]
 async fn sessions_without_a_model_in_their_url_end_when_no_money_is_left() {
     let fields = json!({"type": "cost", "limit": 40_000, "period": {"start": 1}});
     let (_provider, gateway) = start_gateway(json!([limit("api_key", "k", &fields)])).await;
-    let mut talk = open_realtime(&gateway, session_without_model()).await;
+    let mut session = open_realtime(&gateway, session_without_model()).await;
     for _ in 0..3 {
-        request_response(&mut talk).await;
+        request_response(&mut session).await;
     }
-    assert_eq!(talk.receive_until("error").await["error"]["code"], "04");
-    assert_eq!(close_code_and_reason(&talk.receive_message().await).0, 1008);
-    talk.wait_until_closed().await;
+    assert_eq!(session.receive_until("error").await["error"]["code"], "04");
+    assert_eq!(close_code_and_reason(&session.receive_message().await).0, 1008);
+    session.wait_until_closed().await;
     let record = gateway.single_record();
     assert_eq!((&record["ai_model"], &record["cost_nanodollars"]), (&json!("mock"), &json!(60_000)), "{record}");
     assert_eq!(record["error"], "04");
@@ -206,23 +206,23 @@ async fn sessions_follow_changes_of_their_budget() {
         (1_000_000, Some(budget(30_000)), true),
     ] {
         let (_provider, gateway) = start_gateway(json!([limit("api_key", "k", &budget(before))])).await;
-        let mut talk = open_realtime(&gateway, session_without_model()).await;
-        request_response(&mut talk).await;
+        let mut session = open_realtime(&gateway, session_without_model()).await;
+        request_response(&mut session).await;
         let limits: Vec<_> = after.iter().map(|fields| limit("api_key", "k", fields)).collect();
         gateway.apply_snapshot(&json!({"epoch": "2", "since": "1",
             "parts": [{"name": "limits/00", "limits": [{"workspace": "w", "limits": limits}]}]}));
         for _ in 0..2 {
-            request_response(&mut talk).await;
+            request_response(&mut session).await;
         }
         if ends {
-            assert_eq!(talk.receive_until("error").await["error"]["code"], "04", "{before} {after:?}");
-            talk.wait_until_closed().await;
+            assert_eq!(session.receive_until("error").await["error"]["code"], "04", "{before} {after:?}");
+            session.wait_until_closed().await;
             continue;
         }
         for _ in 0..2 {
-            request_response(&mut talk).await;
+            request_response(&mut session).await;
         }
-        talk.close(1000, "").await;
+        session.close(1000, "").await;
         assert_eq!(gateway.single_record()["outcome"], "complete", "{before} {after:?}");
     }
 }

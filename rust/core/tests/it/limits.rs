@@ -54,13 +54,13 @@ async fn open_stream_counts_as_in_flight_until_end_or_drop() {
 #[tokio::test]
 async fn rejects_bodies_when_the_memory_budget_is_exhausted() {
     let provider = Server::start().await;
-    let room = 2 * 1024 * 1024;
+    let max_buffer_bytes = 2 * 1024 * 1024;
     let gateway = TestGateway::with_settings(&provider.url(), |settings| {
-        (settings.buffered_body_bytes, settings.max_body_bytes) = (room, room);
+        (settings.buffered_body_bytes, settings.max_body_bytes) = (max_buffer_bytes, max_buffer_bytes);
     });
     let large = |model: &str, path: &str, chunks: bool| {
         let mut body = chat_body(model, false).into_bytes();
-        body.resize(room * 3 / 4, b' ');
+        body.resize(max_buffer_bytes * 3 / 4, b' ');
         if !chunks {
             return post_request(path, body);
         }

@@ -177,7 +177,7 @@ async fn streams_large_management_response() {
 
 #[tokio::test]
 async fn assembles_and_bounds_chunked_management_body() {
-    let control = MockControl::start(authenticate_everybody);
+    let control = MockControl::start(respond_as_authenticated);
     let mut gateway = control.gateway("http://127.0.0.1:1");
     let (feeder, item) = feed_channel(|| ());
     feeder.push(Bytes::from_static(b"ab"));
@@ -197,7 +197,7 @@ async fn assembles_and_bounds_chunked_management_body() {
 
 /// Answers `/internal/identity` as for a valid key, and everything else with `{}`.
 #[allow(clippy::unnecessary_wraps, reason = "a responder may also wait forever")]
-fn authenticate_everybody(request: &ReceivedRequest) -> Option<Vec<u8>> {
+fn respond_as_authenticated(request: &ReceivedRequest) -> Option<Vec<u8>> {
     let is_authenticating = request.request_line.contains("/internal/identity");
     let authenticated = || b"HTTP/1.1 204 No Content\r\n\r\n".to_vec();
     Some(if is_authenticating { authenticated() } else { json_response("200 OK", "", "{}") })
@@ -229,7 +229,7 @@ async fn reads_no_body_before_the_client_is_authenticated() {
 
 #[tokio::test]
 async fn limits_management_bodies_individually_and_in_total() {
-    let control = MockControl::start(authenticate_everybody);
+    let control = MockControl::start(respond_as_authenticated);
     let gateway = TestGateway::with_settings("", |settings| {
         settings.control_socket = Some(control.socket_path.clone());
         settings.max_body_bytes = 6 * 1024 * 1024;
@@ -246,10 +246,10 @@ async fn limits_management_bodies_individually_and_in_total() {
     assert_eq!((response.status, response.error_code().as_str()), (413, "body_too_large"));
     assert_eq!(gateway.send(TestRequest::new("POST", "/v1/health").body(" ".repeat(large))).await.status, 413);
     assert_eq!(gateway.send(fed("/v1/files", large)).await.status, 200);
-    let room = &gateway.state.shared.management_memory;
+    let management_memory = &gateway.state.shared.management_memory;
     let mut shares = Vec::new();
     loop {
-        let mut share = room.new_permit();
+        let mut share = management_memory.new_permit();
         if !share.try_reserve(1024 * 1024) {
             break;
         }
@@ -264,7 +264,7 @@ async fn limits_management_bodies_individually_and_in_total() {
     assert_eq!(gateway.send(fed("/v1/health", 1024)).await.status, 200);
     shares.clear();
     assert_eq!(gateway.send(fed("/v1/health", 1024 * 1024)).await.status, 200);
-    assert_eq!(room.used_bytes(), 0);
+    assert_eq!(management_memory.used_bytes(), 0);
 }
 
 #[tokio::test]
@@ -343,7 +343,8 @@ async fn reports_metrics_every_second() {
     gateway.send(chat_request("mock")).await;
     gateway.send(get_request("/v1/health")).await;
     let telling = tokio::spawn(management_proxy::report_metrics(Arc::clone(&gateway.state)));
-    wait_until("it is told", || control.request_lines().contains(&"POST /internal/metrics".to_owned())).await;
+    wait_until("the metrics were posted", || control.request_lines().contains(&"POST /internal/metrics".to_owned()))
+        .await;
     telling.abort();
     let response: Value = serde_json::from_slice(&control.received_requests().last().unwrap().body).unwrap();
     let names = ["worker", "management", "records", "records_dropped", "idle_connections", "epoch", "in_flight"];

@@ -186,7 +186,7 @@ async fn all_pages_share_one_request_timeout() {
 
 #[tokio::test]
 async fn anthropic_model_list_follows_the_client_format() {
-    let case = golden_case("anthropic/models/whole");
+    let case = golden_case("anthropic/models/complete");
     let read = |file: &str| fs::read(case.path(file)).unwrap();
     for (version, file) in [(None, "client_response.json"), (Some("2023-06-01"), "response.json")] {
         let golden_provider = GoldenProvider::start(200, "application/json", read("response.json"), 50).await;

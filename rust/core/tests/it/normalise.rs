@@ -83,8 +83,10 @@ async fn errors_name_the_provider_except_in_passthrough() {
     let saved =
         json!({"epoch": "1", "providers": [{"slug": "g", "provider": "groq", "custom_host": odd.server.url()}]});
     gateway.apply_snapshot(&saved);
-    let through = post_with_config(&json!({"passthrough": true}), CHAT_PATH, chat_body("@g/m", false).into_bytes());
-    for raw in [through, odd.build_request("groq", "/v1/proxy/chat/completions", chat_body("m", false).into_bytes())] {
+    let passthrough = post_with_config(&json!({"passthrough": true}), CHAT_PATH, chat_body("@g/m", false).into_bytes());
+    for raw in
+        [passthrough, odd.build_request("groq", "/v1/proxy/chat/completions", chat_body("m", false).into_bytes())]
+    {
         let reply = gateway.send(raw).await;
         assert_eq!((reply.status, reply.text().as_str()), (400, "odd"));
     }

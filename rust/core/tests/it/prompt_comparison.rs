@@ -99,6 +99,7 @@ async fn nothing_runs_if_the_request_is_not_valid() {
         assert_eq!((refused.status, refused.error_code().as_str()), (status, code), "{name} {body}");
     }
     assert!(provider.request_lines.lock().unwrap().is_empty() && gateway.drain_records().is_empty());
-    let stranger = TestRequest::new("POST", "/v1/prompts/greeting/compare").header("x-gateway-api-key", "no");
-    assert_eq!(gateway.send(stranger.body("{}")).await.status, 401);
+    let unauthorised_request =
+        TestRequest::new("POST", "/v1/prompts/greeting/compare").header("x-gateway-api-key", "no");
+    assert_eq!(gateway.send(unauthorised_request.body("{}")).await.status, 401);
 }

@@ -390,8 +390,9 @@ async fn errors_name_the_prompt_and_what_is_allowed() {
     }
     let provider = GoldenProvider::start(200, "application/json", CHAT_RESPONSE.into(), 4096).await;
     let gateway = start_gateway(&provider, &greeting());
-    let stranger = TestRequest::new("POST", "/v1/prompts/greeting/render").header("x-gateway-api-key", "no");
-    assert_eq!(gateway.send(stranger.body("{}")).await.status, 401);
+    let unauthorised_request =
+        TestRequest::new("POST", "/v1/prompts/greeting/render").header("x-gateway-api-key", "no");
+    assert_eq!(gateway.send(unauthorised_request.body("{}")).await.status, 401);
 }
 
 #[tokio::test]

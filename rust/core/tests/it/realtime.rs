@@ -323,7 +323,7 @@ async fn client_disconnect_writes_one_record_with_usage() {
     client.wait_until_closed().await;
     let reply = pick_fields(&gateway.single_record(), ["outcome", "is_success", "total_units", "response_status_code"]);
     assert_eq!(reply, json!(["aborted", false, 20, 101]));
-    assert_eq!(wait_for_ledger_entries(&provider, 1).await[0].outcome, Outcome::Complete, "the provider was told");
+    assert_eq!(wait_for_ledger_entries(&provider, 1).await[0].outcome, Outcome::Complete, "the provider saw the close");
 }
 
 #[tokio::test]
@@ -338,7 +338,7 @@ async fn slow_client_slows_the_provider() {
         assert_eq!(client.receive_event().await["at"], at);
     }
     tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-    let passed = gateway.state.record_sink.metrics.to_json()["pieces"].as_u64().unwrap();
+    let passed = gateway.state.record_sink.metrics.to_json()["stream_chunks"].as_u64().unwrap();
     assert!(passed < 12, "{passed} messages went on to a caller who took six");
     for at in 5..400 {
         assert_eq!(client.receive_event().await["at"], at);

@@ -139,7 +139,7 @@ async fn holds_bedrock_frames_and_gemini_items_like_sse_events() {
 async fn returns_502_if_no_target_completes_a_held_stream() {
     let provider = Server::start().await;
     let gateway = TestGateway::for_provider(&provider);
-    for (fault, told_so) in [("cut", "complete"), ("error_event", "overloaded")] {
+    for (fault, expected_text) in [("cut", "complete"), ("error_event", "overloaded")] {
         let response = gateway
             .send(recovery_request(
                 &recovery_config(&json!("hold"), &[sixty_chunk_target(&format!("&fault={fault}"))]),
@@ -152,7 +152,7 @@ async fn returns_502_if_no_target_completes_a_held_stream() {
             "{}",
             response.text()
         );
-        assert!(response.text().contains(told_so) || fault == "cut", "{}", response.text());
+        assert!(response.text().contains(expected_text) || fault == "cut", "{}", response.text());
         assert_eq!(gateway.single_record()["outcome"], "failed");
     }
 }

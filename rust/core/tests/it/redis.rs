@@ -137,15 +137,15 @@ async fn connects_to_redis_over_tls_only_with_the_configured_ca() {
         tokio::spawn(async move { state.shared.sync_with_redis().await });
         gateway
     };
-    let (first, other, stranger) = (reached(true), reached(true), reached(false));
+    let (first, other, other_gateway) = (reached(true), reached(true), reached(false));
     wait_until("Redis is there", || is_redis_available(&first) && is_redis_available(&other)).await;
     assert_eq!(fetch_cache_status(&first, "hi").await, "MISS");
     wait_for_key_count(&mut server.connect().await, "penstock:answer:*", 1).await;
     assert_eq!(
-        (fetch_cache_status(&other, "hi").await, fetch_cache_status(&stranger, "hi").await),
+        (fetch_cache_status(&other, "hi").await, fetch_cache_status(&other_gateway, "hi").await),
         ("HIT".into(), "MISS".into())
     );
-    assert!(!is_redis_available(&stranger));
+    assert!(!is_redis_available(&other_gateway));
 }
 
 #[tokio::test]
@@ -246,7 +246,7 @@ async fn counts_failures_of_all_nodes_together() {
     let received_count = || other.state.shared.redis.as_ref().unwrap().metrics.received_messages.get();
     for failures in [1, 2] {
         first_node.send(chat_with_config(&config)).await;
-        wait_until("the other has heard", || received_count() == failures).await;
+        wait_until("the other worker received all deltas", || received_count() == failures).await;
     }
     // Two failures are not enough; any node may report the third.
     assert_eq!((open_breaker_count(&first_node), open_breaker_count(&other)), (0, 0));
@@ -372,10 +372,10 @@ async fn redis_outage_fails_no_request_and_times_out_one_lookup() {
         // When the first lookup times out, all waiting requests give up with it, and later ones skip Redis.
         assert!(timed_out_lookups(&gateway) - before <= 1, "{name}: {}", timed_out_lookups(&gateway) - before);
     };
-    server.freeze();
+    server.suspend();
     noticed("frozen").await;
     assert!(!is_redis_available(&gateway));
-    server.thaw();
+    server.resume();
     wait_until("it is back", || is_redis_available(&gateway)).await;
     relay.set_delay(Duration::from_millis(200));
     noticed("slowed").await;

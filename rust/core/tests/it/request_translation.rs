@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 #[tokio::test]
 async fn routes_a_model_in_the_path_like_one_in_the_body() {
-    let case = golden_case("openai/generateContent/whole");
+    let case = golden_case("openai/generateContent/complete");
     let responded = fs::read(case.path("response.json")).unwrap();
     let golden_provider = GoldenProvider::start(200, "application/json", responded, 50).await;
     let (_, request_body) = extract_model(&fs::read(case.path("request.json")).unwrap());
@@ -124,7 +124,7 @@ async fn rejects_an_untranslatable_request_before_sending() {
 
 #[tokio::test]
 async fn signs_bedrock_requests_and_sends_no_api_key() {
-    let responded = fs::read(golden_case("bedrock/chatComplete/whole").path("response.json")).unwrap();
+    let responded = fs::read(golden_case("bedrock/chatComplete/complete").path("response.json")).unwrap();
     let golden_provider = GoldenProvider::start(200, "application/json", responded, 50).await;
     let build_request = || {
         golden_provider
@@ -183,7 +183,7 @@ async fn sends_anthropic_headers_only_to_anthropic() {
     let golden_provider = GoldenProvider::start(
         200,
         "application/json",
-        fs::read(golden_case("openai/messages/whole").path("response.json")).unwrap(),
+        fs::read(golden_case("openai/messages/complete").path("response.json")).unwrap(),
         50,
     )
     .await;
@@ -194,7 +194,7 @@ async fn sends_anthropic_headers_only_to_anthropic() {
     let (head, _) = golden_provider.parse_last_request();
     assert!(head.starts_with("POST /chat/completions HTTP/1.1"), "{head}");
     assert!(!head.contains("anthropic-beta"), "{head}");
-    let to_anthropic = fs::read(golden_case("anthropic/chatComplete/whole").path("response.json")).unwrap();
+    let to_anthropic = fs::read(golden_case("anthropic/chatComplete/complete").path("response.json")).unwrap();
     let golden_provider = GoldenProvider::start(200, "application/json", to_anthropic, 50).await;
     GoldenProvider::gateway_trusting_loopback()
         .send(golden_provider.build_request("anthropic", CHAT_PATH, chat_body("claude-x", false).into()))
@@ -293,17 +293,17 @@ async fn all_client_formats_reach_a_provider_that_validates() {
 /// Golden cases of Claude on hosting providers: provider, case, request line, and the beta header that the provider
 /// receives.
 const HOSTED_CLAUDE_CASES: [(&str, &str, &str, &str); 4] = [
-    ("bedrock", "carried_betas", "POST /model/us.anthropic.claude-sonnet-4-5-20250929-v1%3A0/invoke HTTP/1.1", ""),
+    ("bedrock", "native_betas", "POST /model/us.anthropic.claude-sonnet-4-5-20250929-v1%3A0/invoke HTTP/1.1", ""),
     (
         "bedrock",
-        "carried_betas_stream",
+        "native_betas_stream",
         "POST /model/us.anthropic.claude-sonnet-4-5-20250929-v1%3A0/invoke-with-response-stream HTTP/1.1",
         "",
     ),
-    ("vertex-ai", "carried", "claude-sonnet-4-5%4020250929:rawPredict HTTP/1.1", "anthropic-beta: one-1, two-2"),
+    ("vertex-ai", "native_request", "claude-sonnet-4-5%4020250929:rawPredict HTTP/1.1", "anthropic-beta: one-1, two-2"),
     (
         "vertex-ai",
-        "carried_stream",
+        "native_request_stream",
         "claude-sonnet-4-5%4020250929:streamRawPredict HTTP/1.1",
         "anthropic-beta: one-1, two-2",
     ),
@@ -369,23 +369,29 @@ async fn hosted_claude_messages_pass_unchanged_both_ways() {
 async fn translates_operations_other_than_chat() {
     let post = |path| ("POST", path);
     for (provider, operation, label, (method, path), line) in [
-        ("google", "models", "whole", ("GET", "/v1/models"), "GET /v1beta/models?pageSize=1000 HTTP/1.1"),
-        ("cohere", "models", "whole", ("GET", "/v1/models"), "GET /v1/models?page_size=1000 HTTP/1.1"),
-        ("bedrock", "models", "whole", ("GET", "/v1/models"), "GET /foundation-models HTTP/1.1"),
-        ("stability-ai", "imageGenerate", "whole", post("/v1/images/generations"), "/generate/core HTTP/1.1"),
+        ("google", "models", "complete", ("GET", "/v1/models"), "GET /v1beta/models?pageSize=1000 HTTP/1.1"),
+        ("cohere", "models", "complete", ("GET", "/v1/models"), "GET /v1/models?page_size=1000 HTTP/1.1"),
+        ("bedrock", "models", "complete", ("GET", "/v1/models"), "GET /foundation-models HTTP/1.1"),
+        ("stability-ai", "imageGenerate", "complete", post("/v1/images/generations"), "/generate/core HTTP/1.1"),
         (
             "bedrock",
             "imageGenerate",
-            "whole",
+            "complete",
             post("/v1/images/generations"),
             "/model/amazon.nova-canvas-v1%3A0/invoke HTTP/1.1",
         ),
-        ("bedrock", "embed", "whole", post("/v1/embeddings"), "/model/amazon.titan-embed-text-v2%3A0/invoke HTTP/1.1"),
-        ("vertex-ai", "embed", "whole", post("/v1/embeddings"), "/models/text-embedding-005:predict HTTP/1.1"),
+        (
+            "bedrock",
+            "embed",
+            "complete",
+            post("/v1/embeddings"),
+            "/model/amazon.titan-embed-text-v2%3A0/invoke HTTP/1.1",
+        ),
+        ("vertex-ai", "embed", "complete", post("/v1/embeddings"), "/models/text-embedding-005:predict HTTP/1.1"),
         (
             "google",
             "messagesCountTokens",
-            "whole",
+            "complete",
             post("/v1/messages/count_tokens"),
             "gemini-2.5-flash:countTokens HTTP/1.1",
         ),
@@ -421,13 +427,13 @@ async fn translates_operations_other_than_chat() {
 
 /// Embedding and token count requests of Google's client: golden case, and the request line that the provider receives.
 const EMBED_AND_COUNT_CASES: [(&str, &str); 8] = [
-    ("openai/batchEmbedContents/whole", "POST /embeddings HTTP/1.1"),
-    ("openai/embedContent/whole", "POST /embeddings HTTP/1.1"),
-    ("cohere/batchEmbedContents/whole", "POST /v2/embed HTTP/1.1"),
-    ("vertex-ai/batchEmbedContents/whole", "/publishers/google/models/gemini-embedding-001:predict HTTP/1.1"),
-    ("bedrock/embedContent/whole", "POST /model/amazon.titan-embed-text-v2%3A0/invoke HTTP/1.1"),
-    ("anthropic/countTokens/whole", "POST /messages/count_tokens HTTP/1.1"),
-    ("bedrock/countTokens/whole", "POST /model/amazon.nova-pro-v1%3A0/count-tokens HTTP/1.1"),
+    ("openai/batchEmbedContents/complete", "POST /embeddings HTTP/1.1"),
+    ("openai/embedContent/complete", "POST /embeddings HTTP/1.1"),
+    ("cohere/batchEmbedContents/complete", "POST /v2/embed HTTP/1.1"),
+    ("vertex-ai/batchEmbedContents/complete", "/publishers/google/models/gemini-embedding-001:predict HTTP/1.1"),
+    ("bedrock/embedContent/complete", "POST /model/amazon.titan-embed-text-v2%3A0/invoke HTTP/1.1"),
+    ("anthropic/countTokens/complete", "POST /messages/count_tokens HTTP/1.1"),
+    ("bedrock/countTokens/complete", "POST /model/amazon.nova-pro-v1%3A0/count-tokens HTTP/1.1"),
     ("vertex-ai/countTokens/claude", "/publishers/anthropic/models/count-tokens:rawPredict HTTP/1.1"),
 ];
 
@@ -601,7 +607,7 @@ async fn accepts_provider_options_from_headers_and_config() {
 
 #[tokio::test]
 async fn anthropic_version_in_body_becomes_a_header_unless_set() {
-    let case = golden_case("anthropic/chatComplete/whole");
+    let case = golden_case("anthropic/chatComplete/complete");
     let mut body: Value = serde_json::from_slice(&fs::read(case.path("request.json")).unwrap()).unwrap();
     body["anthropic_version"] = "2023-01-01".into();
     for (own, expected, provider_name) in
@@ -626,7 +632,7 @@ async fn anthropic_version_in_body_becomes_a_header_unless_set() {
 
 #[tokio::test]
 async fn moves_anthropic_betas_from_body_to_header() {
-    let case = golden_case("anthropic/chatComplete/asks_for_more");
+    let case = golden_case("anthropic/chatComplete/sampling_params");
     let read = |file: &str| fs::read(case.path(file)).unwrap();
     let golden_provider = GoldenProvider::start(200, "application/json", read("response.json"), 50).await;
     let reply = GoldenProvider::gateway_trusting_loopback()

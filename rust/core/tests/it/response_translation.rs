@@ -440,7 +440,7 @@ async fn reports_dropped_response_fields_in_header_and_sse_comment() {
 
 #[tokio::test]
 async fn records_token_kinds_that_the_client_format_lacks() {
-    let case = golden_case("google/messages/kinds_of_tokens");
+    let case = golden_case("google/messages/token_details");
     let read = |file: &str| fs::read(case.path(file)).unwrap();
     let golden_provider = GoldenProvider::start(200, "application/json", read("response.json"), 50).await;
     let gateway = GoldenProvider::gateway_trusting_loopback();
@@ -455,7 +455,7 @@ async fn records_token_kinds_that_the_client_format_lacks() {
 
 #[tokio::test]
 async fn requests_json_and_converts_raw_image_bytes_to_base64() {
-    for (provider, case) in [("stability-ai", "whole"), ("workers-ai", "whole"), ("google", "whole")] {
+    for (provider, case) in [("stability-ai", "complete"), ("workers-ai", "complete"), ("google", "complete")] {
         let request_body =
             fs::read(golden_case(&format!("{provider}/imageGenerate/{case}")).path("request.json")).unwrap();
         let golden_provider = GoldenProvider::start(200, "image/png", b"\x89PNG\r\n".to_vec(), 50).await;

@@ -105,7 +105,7 @@ async fn every_column_of_a_record_is_written_in_some_case() {
     let response = json!({"choices": [], "usage": details}).to_string();
     let with_usage = ScriptedServer::start_responding(json_response("200 OK", "", &response)).await;
     send_all(&gateway, &format!("{}/v1", with_usage.url())).await;
-    let translated = fs::read(golden_case("anthropic/chatComplete/whole").path("response.json")).unwrap();
+    let translated = fs::read(golden_case("anthropic/chatComplete/complete").path("response.json")).unwrap();
     let golden_provider = GoldenProvider::start(200, "application/json", translated, 50).await;
     let request = golden_provider.build_request("anthropic", CHAT_PATH, chat_body("claude-x", false).into());
     assert_eq!(gateway.send(request.header("x-gateway-api-key", "pk")).await.status, 200);
@@ -123,9 +123,9 @@ async fn every_column_of_a_record_is_written_in_some_case() {
 
 #[tokio::test]
 async fn translation_of_responses_is_measured() {
-    for (case, kind) in [("whole", "application/json"), ("stream", "text/event-stream")] {
+    for (case, kind) in [("complete", "application/json"), ("stream", "text/event-stream")] {
         let files = golden_case(&format!("anthropic/chatComplete/{case}"));
-        let name = if case == "whole" { "response.json" } else { "response.sse" };
+        let name = if case == "complete" { "response.json" } else { "response.sse" };
         let golden_provider = GoldenProvider::start(200, kind, fs::read(files.path(name)).unwrap(), 50).await;
         let gateway = GoldenProvider::gateway_trusting_loopback();
         gateway

@@ -170,7 +170,7 @@ async fn record_begins_before_the_request_is_sent_and_ends_before_the_response_i
     let begin = pick_fields(&frames[0].json(), ["id", "trace_id", "request_url", "ai_model", "operation"]);
     assert_eq!(begin, json!([frames[0].id, "t-1", CHAT_PATH, "m", "chatComplete"]));
     let end = pick_fields(&frames[3].json(), ["id", "outcome", "response_status_code", "res_units", "body"]);
-    assert_eq!(end, json!([frames[0].id, "complete", 200, 8, "kept"]));
+    assert_eq!(end, json!([frames[0].id, "complete", 200, 8, "complete"]));
     let names = ["virtual_key", "workspace_id", "sdk_version", "request_bytes", "source"];
     let fields = pick_fields(&frames[3].json(), names);
     assert_eq!(fields, json!([null, null, "2.8.1", body.len(), "gateway"]));
@@ -254,7 +254,7 @@ async fn aborted_stream_keeps_what_was_delivered() {
 }
 
 #[tokio::test]
-async fn request_without_a_valid_key_leaves_its_end_alone() {
+async fn unauthenticated_request_writes_only_an_end_frame() {
     let provider = Server::start().await;
     let spool = SpoolFolder::new();
     let gateway = spool.gateway(&provider.url(), |_| ());
@@ -323,7 +323,7 @@ async fn full_spool_loses_bodies_first_and_records_wait_in_memory() {
     let sink = gateway.state.record_sink.spool.as_ref().unwrap();
     assert!(sink.counters().waiting_bytes > 0 && sink.counters().bodies_dropped > 0);
     let ends = || spool.frames().into_iter().filter(|frame| frame.kind == END).collect::<Vec<_>>();
-    assert_eq!((ends()[0].json()["body"].as_str(), ends().len() < 10), (Some("kept"), true));
+    assert_eq!((ends()[0].json()["body"].as_str(), ends().len() < 10), (Some("complete"), true));
     let before: usize = spool.segments().iter().map(|path| fs::metadata(path).unwrap().len() as usize).sum();
     assert!(before < 5_500, "{before}");
     // Empties the segment, as the log worker does after it has read the only segment. It deletes a segment only if the
@@ -340,9 +340,9 @@ async fn full_spool_loses_bodies_first_and_records_wait_in_memory() {
 
 #[tokio::test]
 async fn translated_requests_are_recorded_in_both_formats() {
-    for (case, kind) in [("whole", "application/json"), ("stream", "text/event-stream")] {
+    for (case, kind) in [("complete", "application/json"), ("stream", "text/event-stream")] {
         let files = golden_case(&format!("anthropic/chatComplete/{case}"));
-        let name = if case == "whole" { "response.json" } else { "response.sse" };
+        let name = if case == "complete" { "response.json" } else { "response.sse" };
         let reply = fs::read(files.path(name)).unwrap();
         let golden_provider = GoldenProvider::start(200, kind, reply.clone(), 50).await;
         let spool = SpoolFolder::new();

@@ -38,7 +38,7 @@ async fn non_strict_response_has_provider_and_raw_finish_reason() {
 
 #[tokio::test]
 async fn non_strict_response_has_provider_content_blocks() {
-    let case = golden_case("anthropic/chatComplete/loose_thinking");
+    let case = golden_case("anthropic/chatComplete/non_strict_thinking");
     let read = |file: &str| fs::read(case.path(file)).unwrap();
     let golden_provider = GoldenProvider::start(200, "application/json", read("response.json"), 50).await;
     let request =

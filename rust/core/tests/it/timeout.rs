@@ -128,9 +128,9 @@ async fn an_idle_stream_ends_in_an_error_event() {
     assert_eq!(reply.last_event(), (None, idle_timeout_error(80)));
     assert_eq!(wait_for_ledger_entries(&provider, 1).await[0].outcome, Outcome::ClientClosed);
     // If the timeout is longer than the heartbeat interval, the response head is sent before the first byte arrives.
-    let patient =
+    let long_request =
         stream_request(CHAT_PATH, "mock?fault=slow_first&first_ms=5000").header("x-gateway-request-timeout", "20000");
-    let reply = gateway.send(patient).await;
+    let reply = gateway.send(long_request).await;
     assert_eq!(reply.last_event(), (None, idle_timeout_error(80)));
     let reply = gateway.send(stream_request(MESSAGES_PATH, "mock?fault=stall&after=2")).await;
     let (name, data) = reply.last_event();

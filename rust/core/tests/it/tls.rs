@@ -23,7 +23,7 @@ use tokio::{
 use tokio_rustls::server::TlsStream;
 
 /// Listens on loopback with the test certificate. Returns the port and the count of completed handshakes.
-async fn start_tls_provider<P, F>(play: P) -> (u16, Arc<AtomicUsize>)
+async fn start_tls_provider<P, F>(serve: P) -> (u16, Arc<AtomicUsize>)
 where
     P: Fn(TlsStream<TcpStream>) -> F + Send + 'static,
     F: Future<Output = ()> + Send + 'static,
@@ -36,7 +36,7 @@ where
         while let Ok((io, _)) = listener.accept().await {
             if let Ok(stream) = acceptor.accept(io).await {
                 count.fetch_add(1, Ordering::Relaxed);
-                tokio::spawn(play(stream));
+                tokio::spawn(serve(stream));
             }
         }
     });

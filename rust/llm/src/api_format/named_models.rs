@@ -113,7 +113,7 @@ pub fn named_models(body: &[u8]) -> Result<Vec<NamedModel>, UnlistableModels> {
     unlistable.map_or(Ok(models), Err)
 }
 
-/// Returns the beginning of a path, which a client may make as long as its body.
+/// Cuts a path at `MAX_PATH_BYTES`, because a client can send a path as long as its body.
 fn shorten_path(path: &str) -> String {
     path[..path.floor_char_boundary(MAX_PATH_BYTES)].to_owned()
 }

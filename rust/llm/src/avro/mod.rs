@@ -102,16 +102,16 @@ impl AvroDecoder {
     /// Parses until the input is too short. The unparsed rest is passed again together with the next chunk.
     fn parse_available(&mut self, bytes: &mut ByteReader<'_>, out: &mut Vec<u8>) -> Result<(), DecodeError> {
         loop {
-            let mut ahead = bytes.clone();
+            let mut block_reader = bytes.clone();
             match self.state {
                 AvroParserState::Header => {
-                    if let Err(fault) = self.parse_header(&mut ahead) {
+                    if let Err(fault) = self.parse_header(&mut block_reader) {
                         let is_long = bytes.remaining().len() > MAX_HEADER_BYTES;
                         return Err(if is_long { DecodeError::invalid("its header is too long") } else { fault });
                     }
                 }
                 AvroParserState::BlockHeader => {
-                    let (records, length) = (ahead.read_long()?, ahead.read_long()?);
+                    let (records, length) = (block_reader.read_long()?, block_reader.read_long()?);
                     let count = |number: i64| {
                         u64::try_from(number)
                             .map_err(|_| DecodeError::invalid("a block has a negative record count or length"))
@@ -122,12 +122,13 @@ impl AvroDecoder {
                     }
                 }
                 AvroParserState::BlockData(block_bytes) => {
-                    if block_bytes > 0 && ahead.remaining().is_empty() {
+                    if block_bytes > 0 && block_reader.remaining().is_empty() {
                         return Err(DecodeError::Incomplete);
                     }
-                    let available = usize::try_from(block_bytes).unwrap_or(usize::MAX).min(ahead.remaining().len());
+                    let available =
+                        usize::try_from(block_bytes).unwrap_or(usize::MAX).min(block_reader.remaining().len());
                     let remaining = block_bytes - available as u64;
-                    self.decode_block_data(ahead.read_slice(available)?, remaining == 0, out)?;
+                    self.decode_block_data(block_reader.read_slice(available)?, remaining == 0, out)?;
                     self.state = if remaining == 0 {
                         AvroParserState::SyncMarker
                     } else {
@@ -135,7 +136,7 @@ impl AvroDecoder {
                     };
                 }
                 AvroParserState::SyncMarker => {
-                    if ahead.read_slice(SYNC_MARKER_BYTES)? != self.sync_marker {
+                    if block_reader.read_slice(SYNC_MARKER_BYTES)? != self.sync_marker {
                         return Err(DecodeError::invalid(
                             "the sync marker after a block does not match the file header",
                         ));
@@ -143,7 +144,7 @@ impl AvroDecoder {
                     self.state = AvroParserState::BlockHeader;
                 }
             }
-            *bytes = ahead;
+            *bytes = block_reader;
         }
     }
 

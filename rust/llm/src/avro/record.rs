@@ -24,10 +24,11 @@ pub fn write_records(
     let schema = schema.ok_or_else(|| DecodeError::invalid("it has no schema"))?;
     let mut rest = ByteReader::new(plain);
     while *records_left > 0 && rest.remaining().len() >= *incomplete_bytes * 2 {
-        let (begin, mut ahead) = (out.len(), rest.clone());
-        let mut writer = RecordWriter { schema, reader: &mut ahead, max_output_len: begin + MAX_RECORD_BYTES, out };
+        let (begin, mut record_reader) = (out.len(), rest.clone());
+        let mut writer =
+            RecordWriter { schema, reader: &mut record_reader, max_output_len: begin + MAX_RECORD_BYTES, out };
         match writer.write_value(0, 0) {
-            Ok(()) => (rest, *incomplete_bytes, *records_left) = (ahead, 0, *records_left - 1),
+            Ok(()) => (rest, *incomplete_bytes, *records_left) = (record_reader, 0, *records_left - 1),
             Err(DecodeError::Incomplete) if rest.remaining().len() <= MAX_RECORD_BYTES => {
                 out.truncate(begin);
                 *incomplete_bytes = rest.remaining().len();

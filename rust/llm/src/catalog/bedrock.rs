@@ -181,8 +181,9 @@ impl ProviderCredentials for Bedrock {
 impl ProviderModels for Bedrock {
     fn job_models(&self, job: &[u8]) -> Vec<String> {
         let Some(name) = batch_jobs::read_model(job, "modelId") else { return Vec::new() };
-        let bare = name.strip_prefix("arn:").and_then(|arn| arn.split_once('/')).map(|(_, bare)| bare.to_owned());
-        [name].into_iter().chain(bare).collect()
+        let model_id =
+            name.strip_prefix("arn:").and_then(|arn| arn.split_once('/')).map(|(_, model_id)| model_id.to_owned());
+        [name].into_iter().chain(model_id).collect()
     }
 
     /// Returns the lookup of an application inference profile, because only Bedrock knows the model behind it.

@@ -38,7 +38,7 @@ pub(crate) struct OpenAiCompatible {
     /// Endpoints whose path or format differs from `OpenAI`'s.
     endpoints: &'static [OwnEndpoint],
     /// Returns the path of an operation that is sent unchanged, if it differs from `OpenAI`'s.
-    own_path: fn(Operation) -> Option<&'static str>,
+    custom_path: fn(Operation) -> Option<&'static str>,
     /// URL and query of the model list, if it is not below the base URL.
     model_list: Option<(&'static str, &'static str)>,
 }
@@ -77,7 +77,7 @@ impl ProviderAddress for OpenAiCompatible {
 
     fn operation_path(&self, operation: Operation) -> Option<&'static str> {
         let is_translated = || needs_openai_translation(self.row.native_operations, operation);
-        (self.own_path)(operation).or_else(|| is_translated().then(|| openai_path(operation)))
+        (self.custom_path)(operation).or_else(|| is_translated().then(|| openai_path(operation)))
     }
 
     fn write_request_target(
@@ -167,8 +167,8 @@ impl OpenAiCompatible {
         Self { chat_format: Some(format), ..self }
     }
 
-    const fn with_own_paths(self, own_path: fn(Operation) -> Option<&'static str>) -> Self {
-        Self { own_path, ..self }
+    const fn with_custom_paths(self, custom_path: fn(Operation) -> Option<&'static str>) -> Self {
+        Self { custom_path, ..self }
     }
 
     const fn with_model_list_at(self, url: &'static str, query: &'static str) -> Self {
@@ -290,7 +290,7 @@ pub(crate) const fn row(
         has_custom_finish_reasons: true,
         ..ProviderRow::new(slug, base_url, offers)
     };
-    OpenAiCompatible { row, chat_format: None, endpoints: &[], own_path: |_| None, model_list: None }
+    OpenAiCompatible { row, chat_format: None, endpoints: &[], custom_path: |_| None, model_list: None }
 }
 
 // Columns: slug, base URL, version segment before an operation's path, offered operations.
@@ -416,7 +416,7 @@ pub(crate) static ROWS: &[OpenAiCompatible] = &[
         .with_chat_rules(&PERPLEXITY)
         .without_model_list()
         .with_usage_always_streamed()
-        .with_own_paths(|operation| match operation {
+        .with_custom_paths(|operation| match operation {
             Operation::CreateModelResponse => Some("/v1/responses"),
             operation if operation.is_embedding() => Some("/v1/embeddings"),
             _ => None,

@@ -42,7 +42,7 @@ pub(crate) struct TemplatedProvider {
 }
 
 /// Default values of the rows: a provider without differences from others.
-const PLAIN: TemplatedProvider = TemplatedProvider {
+const DEFAULT_TEMPLATED_PROVIDER: TemplatedProvider = TemplatedProvider {
     row: templated_row("", &[], &[]),
     base_url_template: "",
     default_value: None,
@@ -73,7 +73,7 @@ pub(crate) static TEMPLATED_PROVIDERS: &[TemplatedProvider] = &[
         row: templated_row("byteplus", &[CHAT, EMBED], &[gateway_option("byteplus_region", "byteplus-region")]),
         base_url_template: "https://ark.{}.bytepluses.com/api/v3",
         default_value: Some("ap-southeast"),
-        ..PLAIN
+        ..DEFAULT_TEMPLATED_PROVIDER
     },
     TemplatedProvider {
         row: ProviderRow {
@@ -81,7 +81,7 @@ pub(crate) static TEMPLATED_PROVIDERS: &[TemplatedProvider] = &[
             ..templated_row("cortex", &[CHAT], &[gateway_option("snowflake_account", "snowflake-account")])
         },
         base_url_template: "https://{}.snowflakecomputing.com/api/v2/cortex/v1",
-        ..PLAIN
+        ..DEFAULT_TEMPLATED_PROVIDER
     },
     TemplatedProvider {
         row: ProviderRow {
@@ -94,7 +94,7 @@ pub(crate) static TEMPLATED_PROVIDERS: &[TemplatedProvider] = &[
         },
         base_url_template: "https://{}.cloud.databricks.com/serving-endpoints",
         endpoint_option: Some(DATABRICKS_ENDPOINT),
-        ..PLAIN
+        ..DEFAULT_TEMPLATED_PROVIDER
     },
     TemplatedProvider {
         row: ProviderRow {
@@ -107,7 +107,7 @@ pub(crate) static TEMPLATED_PROVIDERS: &[TemplatedProvider] = &[
         check_model: oracle::check_serving_mode,
         signing_keys: oracle::signing_keys,
         grant: oracle::grant,
-        ..PLAIN
+        ..DEFAULT_TEMPLATED_PROVIDER
     },
     TemplatedProvider {
         row: ProviderRow {
@@ -123,7 +123,7 @@ pub(crate) static TEMPLATED_PROVIDERS: &[TemplatedProvider] = &[
         },
         base_url_template: "https://api.cloudflare.com/client/v4/accounts/{}/ai",
         endpoints: &WORKERS_AI_ENDPOINTS,
-        ..PLAIN
+        ..DEFAULT_TEMPLATED_PROVIDER
     },
 ];
 

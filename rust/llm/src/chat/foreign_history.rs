@@ -21,7 +21,7 @@ const RESULT_KEYS: [&[u8]; 2] = [b"\"tool_use_id\"", b"\"toolUseId\""];
 /// Returns the adapted body and what was dropped; `None` if nothing changes. All other bytes stay unchanged.
 pub(crate) fn adapt_history(body: &[u8], model: &str) -> Option<(Vec<u8>, DroppedParams)> {
     let (mut adapted, dropped) = unsigned_thinking::drop_unsigned_thinking(body, model).unzip();
-    for adapt in [cut_empty_turns, replace_call_ids] {
+    for adapt in [remove_empty_messages, replace_call_ids] {
         adapted = adapt(adapted.as_deref().unwrap_or(body)).or(adapted);
     }
     Some((adapted?, dropped.unwrap_or_default()))
@@ -38,17 +38,17 @@ fn for_each_message(body: &[u8], mut each: impl FnMut(Range<usize>) -> Result<()
 
 /// Returns the bytes after each occurrence of a key, without white space and the colon. Quotes inside strings are
 /// escaped, so text in a string never matches.
-fn values_of<'b>(body: &'b [u8], key: &'b [u8]) -> impl Iterator<Item = &'b [u8]> {
+fn list_values<'b>(body: &'b [u8], key: &'b [u8]) -> impl Iterator<Item = &'b [u8]> {
     memmem::find_iter(body, key)
         .filter_map(|at| Some(body[at + key.len()..].trim_ascii_start().strip_prefix(b":")?.trim_ascii_start()))
 }
 
-fn cut_empty_turns(body: &[u8]) -> Option<Vec<u8>> {
+fn remove_empty_messages(body: &[u8]) -> Option<Vec<u8>> {
     let is_empty = |value: &[u8]| {
         value.starts_with(b"\"\"")
             || value.strip_prefix(b"[").is_some_and(|rest| rest.trim_ascii_start().starts_with(b"]"))
     };
-    if !values_of(body, b"\"content\"").any(is_empty) {
+    if !list_values(body, b"\"content\"").any(is_empty) {
         return None;
     }
     let mut messages = Vec::new();
@@ -80,7 +80,7 @@ fn replace_call_ids(body: &[u8]) -> Option<Vec<u8>> {
         let id = id.split(|byte| *byte == b'"').next().unwrap_or_default();
         std::str::from_utf8(id).map_or(true, |id| CLAUDE.normalise_id(id) != id)
     };
-    if !RESULT_KEYS.into_iter().any(|key| values_of(body, key).any(is_foreign)) {
+    if !RESULT_KEYS.into_iter().any(|key| list_values(body, key).any(is_foreign)) {
         return None;
     }
     let mut ids = Vec::new();

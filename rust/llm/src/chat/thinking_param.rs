@@ -99,18 +99,18 @@ fn parse_budget(value: &Value) -> (Option<i64>, bool) {
         number if number.is_i64() => (number.as_i64(), true),
         number => {
             let whole = number.as_f64().and_then(whole_number);
-            (whole, number.as_f64().is_some_and(|number| number.fract() == 0.0 && number.abs() < MAX_EXACT))
+            (whole, number.as_f64().is_some_and(|number| number.fract() == 0.0 && number.abs() < MAX_EXACT_F64_INTEGER))
         }
     }
 }
 
 /// Maximum budget in tokens; larger ones are clamped to it. No model thinks nearly as long.
-const MAX_EXACT: f64 = 1e15;
+const MAX_EXACT_F64_INTEGER: f64 = 1e15;
 
 /// Returns the number without its fraction, within the range of exact integers.
 #[allow(clippy::cast_possible_truncation, reason = "the value is clamped and has no fraction")]
 fn whole_number(number: f64) -> Option<i64> {
-    (!number.is_nan()).then(|| number.trunc().clamp(-MAX_EXACT, MAX_EXACT) as i64)
+    (!number.is_nan()).then(|| number.trunc().clamp(-MAX_EXACT_F64_INTEGER, MAX_EXACT_F64_INTEGER) as i64)
 }
 
 fn find_level(text: &str) -> Option<(&'static str, u64)> {

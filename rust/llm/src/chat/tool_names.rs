@@ -48,7 +48,7 @@ impl ToolNameFormat {
     }
 }
 
-/// Name that the provider gets, and the client's name that it stands for.
+/// Name of a tool in the request to the provider, and the client's name that it replaces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RenamedTool {
     pub sent: String,

@@ -4,8 +4,8 @@ use serde_json::{Map, Value, json};
 
 /// Keywords that combine schemas.
 const COMBINATORS: [&str; 3] = ["allOf", "anyOf", "oneOf"];
-/// Maximum depth of combinators within each other; deeper ones are removed.
-const MAX_ROUNDS: usize = 8;
+/// Maximum nesting of combinators. Deeper ones are removed.
+const MAX_COMBINATOR_DEPTH: usize = 8;
 /// Maximum number of schemas that are merged into one.
 const MAX_PARTS: usize = 1000;
 
@@ -16,7 +16,7 @@ pub fn object_schema(schema: Value) -> (Value, bool) {
     let root = if has_combinator { schema.clone() } else { Value::Null };
     let Value::Object(mut fields) = schema else { return (json!({"type": "object", "properties": {}}), false) };
     let (mut is_merged, mut part_count) = (false, 0);
-    for _ in 0..MAX_ROUNDS {
+    for _ in 0..MAX_COMBINATOR_DEPTH {
         let combinators = COMBINATORS.map(|key| (key, fields.shift_remove(key)));
         for (key, parts) in combinators {
             let Some(Value::Array(parts)) = parts else { continue };
@@ -75,7 +75,7 @@ fn merge_part(fields: &mut Map<String, Value>, part: Value, is_required: bool) {
                 }
             }
             (_, value) if is_required => drop(fields.entry(key).or_insert(value)),
-            // A constraint of one alternative does not hold for the others.
+            // Constraints of one `anyOf` or `oneOf` alternative are dropped, because they do not apply to the others.
             _ => (),
         }
     }

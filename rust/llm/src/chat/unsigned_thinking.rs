@@ -128,13 +128,13 @@ fn cut_blocks(body: &[u8], message: usize, cuts: &mut Vec<Range<usize>>) -> Resu
 /// Adds to `cuts` the ranges of the elements whose flag is true. Each range includes one comma, so that the array stays
 /// valid.
 pub(super) fn cut_elements(elements: &[(Range<usize>, bool)], cuts: &mut Vec<Range<usize>>) {
-    let mut last_kept = None;
+    let mut last_retained = None;
     for (index, (element, is_cut)) in elements.iter().enumerate() {
         if !is_cut {
-            last_kept = Some(index);
+            last_retained = Some(index);
             continue;
         }
-        cuts.push(match (last_kept, elements.get(index + 1)) {
+        cuts.push(match (last_retained, elements.get(index + 1)) {
             (Some(_), _) => elements[index - 1].0.end..element.end,
             (None, Some((next, _))) => element.start..next.start,
             (None, None) => element.clone(),

@@ -241,9 +241,9 @@ mod tests {
         assert_eq!(cited(&[(5..99, "beyond")]), r#""Øl é 𝄞. b"null nullnull"#);
         // A citation that spans blocks is attached to the block in which it ends.
         let texts = vec![json!({"text": "ab"}), json!({"thinking": "t"}), json!({"text": "cd"})];
-        let across = split_cited_blocks(texts, vec![(1..3, json!("a"))]);
+        let split_blocks = split_cited_blocks(texts, vec![(1..3, json!("a"))]);
         assert_eq!(
-            json!(across),
+            json!(split_blocks),
             json!([{"text": "ab"}, {"thinking": "t"}, {"text": "c", "citations": ["a"]},
             {"text": "d"}])
         );

@@ -162,7 +162,7 @@ impl ObjectStore {
         ObjectAddress::new(bucket, &key.map_or_else(default_key, ToOwned::to_owned))
     }
 
-    /// Returns the path of an internal file request for an object.
+    /// Returns the gateway path of an object, such as `/files/s3%3A%2F%2Fbucket%2Fkey`.
     pub fn file_path(&self, address: &ObjectAddress) -> String {
         format!("/files/{}", self.file_id(address))
     }
@@ -210,11 +210,11 @@ impl ObjectStore {
         address: &ObjectAddress,
         field: impl Fn(&str) -> Option<&'h str>,
     ) -> FileObject {
-        let noted = field(&format!("{}meta-purpose", self.header_prefix))
+        let stored_purpose = field(&format!("{}meta-purpose", self.header_prefix))
             .and_then(|purpose| super::parse_purpose(purpose).ok());
         let created = field("last-modified").and_then(timestamp::parse_http_date).unwrap_or_default();
         let bytes = field("content-length").and_then(|length| length.parse().ok()).unwrap_or_default();
-        self.build_file(address, noted, bytes, created)
+        self.build_file(address, stored_purpose, bytes, created)
     }
 
     /// Builds the file object; without a purpose, takes it from the object key.

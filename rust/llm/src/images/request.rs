@@ -81,8 +81,12 @@ impl ImageRequest {
     /// differs.
     pub fn move_aspect_ratio(&mut self, to: &mut Value, name: &str, ratios: &[AspectRatio]) {
         let Some(size) = self.size.take() else { return };
-        let away = |left: &AspectRatio| ((size.0 as f64 / size.1 as f64) / (left.0 as f64 / left.1 as f64)).ln().abs();
-        let Some(nearest) = ratios.iter().min_by(|left, other| away(left).total_cmp(&away(other))) else { return };
+        let ratio_distance =
+            |left: &AspectRatio| ((size.0 as f64 / size.1 as f64) / (left.0 as f64 / left.1 as f64)).ln().abs();
+        let Some(nearest) = ratios.iter().min_by(|left, other| ratio_distance(left).total_cmp(&ratio_distance(other)))
+        else {
+            return;
+        };
         let (wide, high) = nearest;
         if u128::from(size.0) * u128::from(*high) != u128::from(size.1) * u128::from(*wide) {
             self.dropped_params.add("size");

@@ -204,7 +204,7 @@ pub fn map_fields(body: &[u8], mut change: impl FnMut(&[u8], &[u8]) -> FieldChan
 pub fn replace_values(items: &[u8], name: &str, replacements: &[(&str, &str)]) -> Vec<u8> {
     let mut out = Vec::with_capacity(items.len());
     let mut copied = 0;
-    let walked = for_each_element_from(items, 0, |item| {
+    let scan_result = for_each_element_from(items, 0, |item| {
         if items[item.start] != b'{' {
             return Ok(());
         }
@@ -220,7 +220,7 @@ pub fn replace_values(items: &[u8], name: &str, replacements: &[(&str, &str)]) -
         })
         .map(|_| ())
     });
-    if walked.is_err() {
+    if scan_result.is_err() {
         return items.to_vec();
     }
     out.extend_from_slice(&items[copied..]);
@@ -232,7 +232,7 @@ pub fn replace_values(items: &[u8], name: &str, replacements: &[(&str, &str)]) -
 pub fn map_item_fields(items: &[u8], mut change: impl FnMut(&[u8], &[u8], &[u8]) -> FieldChange) -> Vec<u8> {
     let mut out = Vec::with_capacity(items.len());
     let mut copied = 0;
-    let walked = for_each_element_from(items, 0, |at| {
+    let scan_result = for_each_element_from(items, 0, |at| {
         let item = &items[at.clone()];
         if !item.starts_with(b"{") {
             return Ok(());
@@ -243,7 +243,7 @@ pub fn map_item_fields(items: &[u8], mut change: impl FnMut(&[u8], &[u8], &[u8])
         copied = at.end;
         Ok(())
     });
-    if walked.is_err() {
+    if scan_result.is_err() {
         return items.to_vec();
     }
     out.extend_from_slice(&items[copied..]);
@@ -255,7 +255,7 @@ pub fn map_item_fields(items: &[u8], mut change: impl FnMut(&[u8], &[u8], &[u8])
 pub fn insert_between(items: &[u8], other: &str, mut parts: impl FnMut(&[u8], &[u8]) -> bool) -> Vec<u8> {
     let mut out = Vec::with_capacity(items.len());
     let (mut copied, mut before) = (0, 0..0);
-    let walked = for_each_element_from(items, 0, |at| {
+    let scan_result = for_each_element_from(items, 0, |at| {
         if !before.is_empty() && parts(&items[before.clone()], &items[at.clone()]) {
             out.extend_from_slice(&items[copied..at.start]);
             out.extend_from_slice(other.as_bytes());
@@ -265,7 +265,7 @@ pub fn insert_between(items: &[u8], other: &str, mut parts: impl FnMut(&[u8], &[
         before = at;
         Ok(())
     });
-    if walked.is_err() {
+    if scan_result.is_err() {
         return items.to_vec();
     }
     out.extend_from_slice(&items[copied..]);

@@ -45,7 +45,7 @@ pub(super) fn special_byte_mask(word: u64) -> u64 {
 /// Returns true if the text contains a control character. The loop has no early exit so that the compiler vectorises
 /// it.
 pub(super) fn has_control_character(text: &[u8]) -> bool {
-    text.iter().fold(u8::MAX, |least, byte| least.min(*byte)) < b' '
+    text.iter().fold(u8::MAX, |lowest_byte, byte| lowest_byte.min(*byte)) < b' '
 }
 
 /// Returns the length of the escape sequence at the beginning of the text; `None` if it is invalid.

@@ -296,7 +296,7 @@ pub(super) fn is_text_type(media_type: Option<&str>) -> bool {
 }
 
 /// Returns the author of a message, by its `role`.
-pub(super) fn role_of(message: &Value) -> TextRole {
+pub(super) fn parse_role(message: &Value) -> TextRole {
     let is_one_of = |names: &[&str]| {
         message["role"].as_str().is_some_and(|role| names.iter().any(|name| role.eq_ignore_ascii_case(name)))
     };

@@ -28,7 +28,7 @@ pub struct EventTexts {
     pub ended: EndedTexts,
 }
 
-/// Set of texts that end with an event.
+/// Texts that are complete after an event.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub enum EndedTexts {
     #[default]
@@ -139,10 +139,10 @@ impl EventReader<'_> {
             for name in ["delta", "message"] {
                 collector.at_key(choice, name, TextCollector::collect_message);
             }
-            let places = std::mem::take(&mut collector.parts);
-            for place in places {
-                let part = position_of(choice, &place.path[2..]);
-                self.texts.deltas.push((SlotKey { kind: place.kind, group, item: 0, part }, place));
+            let collected = std::mem::take(&mut collector.parts);
+            for text_part in collected {
+                let part = find_position(choice, &text_part.path[2..]);
+                self.texts.deltas.push((SlotKey { kind: text_part.kind, group, item: 0, part }, text_part));
             }
             self.collector.has_deltas = false;
             self.collector.collect_unknown(choice, TextKind::Other);
@@ -162,16 +162,16 @@ impl EventReader<'_> {
             (collector.group, collector.has_deltas) = (group, true);
             collector.path = vec![BodyStep::Key("candidates".into()), BodyStep::Index(at)];
             collector.at_key(candidate, "content", |inner, content| inner.collect_content(content, TextKind::Text));
-            let places = std::mem::take(&mut collector.parts);
-            for place in places {
-                if place.json_form == JsonForm::Complete {
-                    self.texts.copies.push(place);
+            let collected = std::mem::take(&mut collector.parts);
+            for text_part in collected {
+                if text_part.json_form == JsonForm::Complete {
+                    self.texts.copies.push(text_part);
                     continue;
                 }
                 // The index of a text's part may differ between events, so it only distinguishes tool calls.
-                let is_argument = place.kind == TextKind::ToolArguments;
-                let part = if is_argument { position_of(candidate, &place.path[2..]) } else { 0 };
-                self.texts.deltas.push((SlotKey { kind: place.kind, group, item: 0, part }, place));
+                let is_argument = text_part.kind == TextKind::ToolArguments;
+                let part = if is_argument { find_position(candidate, &text_part.path[2..]) } else { 0 };
+                self.texts.deltas.push((SlotKey { kind: text_part.kind, group, item: 0, part }, text_part));
             }
             self.collector.has_deltas = false;
             self.collector.collect_unknown(candidate, TextKind::Other);
@@ -245,8 +245,8 @@ impl EventReader<'_> {
         let json_form = if is_json { JsonForm::Delta } else { JsonForm::None };
         let path = path.iter().map(|key| BodyStep::Key((*key).into())).collect();
         let (role, text) = (TextRole::Assistant, text.to_owned());
-        let place = TextPart { kind, role, group: 0, text, path, encoding: None, json_form };
-        self.texts.deltas.push((SlotKey { kind, group: 0, item, part }, place));
+        let text_part = TextPart { kind, role, group: 0, text, path, encoding: None, json_form };
+        self.texts.deltas.push((SlotKey { kind, group: 0, item, part }, text_part));
     }
 
     /// Adds all other strings of the event.
@@ -258,13 +258,13 @@ impl EventReader<'_> {
     /// Adds the collected strings to the event: those within a `delta` continue strings of other events, the others are
     /// complete.
     fn sort_unknown(&mut self, group: usize, item: u64) {
-        for place in std::mem::take(&mut self.collector.parts) {
-            let is_delta = place.path.iter().any(|step| matches!(step, BodyStep::Key(name) if name == "delta"));
+        for text_part in std::mem::take(&mut self.collector.parts) {
+            let is_delta = text_part.path.iter().any(|step| matches!(step, BodyStep::Key(name) if name == "delta"));
             if is_delta {
-                let part = position_of(self.event, &place.path);
-                self.texts.deltas.push((SlotKey { kind: place.kind, group, item, part }, place));
+                let part = find_position(self.event, &text_part.path);
+                self.texts.deltas.push((SlotKey { kind: text_part.kind, group, item, part }, text_part));
             } else {
-                self.texts.copies.push(place);
+                self.texts.copies.push(text_part);
             }
         }
     }
@@ -272,7 +272,7 @@ impl EventReader<'_> {
 
 /// Returns a number that identifies the text of a field. It is the same in all events that continue the text. List
 /// items are distinguished by their own `index` or `jsonPath`, and tool calls without an index by their position.
-fn position_of(value: &Value, path: &[BodyStep]) -> u64 {
+fn find_position(value: &Value, path: &[BodyStep]) -> u64 {
     let mut hasher = DefaultHasher::new();
     value["type"].as_str().hash(&mut hasher);
     let (mut value, mut is_call) = (Some(value), false);

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{BodyStep, TextCollector, TextKind, TextPart, TextRole, content::role_of};
+use super::{BodyStep, TextCollector, TextKind, TextPart, TextRole, content::parse_role};
 
 /// Returns the texts of a request body in their order. The last group is the last message. If a body has fields of
 /// several formats, the last group contains the last message of each. Only the provider decides which of them counts.
@@ -116,7 +116,7 @@ impl TextCollector {
 
     fn collect_messages(&mut self, messages: &Value) {
         self.at_items(messages, |inner, _, message| {
-            inner.role = role_of(message);
+            inner.role = parse_role(message);
             inner.collect_message(message);
             inner.collect_unknown(message, TextKind::Other);
             inner.group += 1;
@@ -172,7 +172,7 @@ impl TextCollector {
             inner.role = match item["type"].as_str() {
                 Some(name) if name.ends_with("_output") => TextRole::Tool,
                 Some(name) if name.ends_with("_call") || name == "reasoning" => TextRole::Assistant,
-                _ => role_of(item),
+                _ => parse_role(item),
             };
             inner.collect_item(item);
             inner.group += 1;
@@ -188,7 +188,7 @@ impl TextCollector {
     }
 
     fn collect_turn(&mut self, content: &Value) {
-        self.role = role_of(content);
+        self.role = parse_role(content);
         self.collect_content(content, TextKind::Text);
         self.collect_unknown(content, TextKind::Other);
         self.group += 1;

@@ -220,7 +220,7 @@ data: [DONE]
     }
 
     #[test]
-    fn a_changed_text_is_said_by_its_first_delta() {
+    fn the_first_delta_carries_the_replacement() {
         let stream = read(CHAT);
         let mut new: Vec<String> = stream.parts().iter().map(|part| part.text.clone()).collect();
         assert_eq!(stream.with_texts(&new), CHAT.as_bytes());

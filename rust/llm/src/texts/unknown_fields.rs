@@ -204,7 +204,7 @@ mod tests {
         *,
     };
 
-    fn others(field: Value) -> Vec<TextPart> {
+    fn read_unknown_fields(field: Value) -> Vec<TextPart> {
         let mut body = json!({"model": "m", "messages": [{"role": "user", "content": "hi"}]});
         body["invented"] = field;
         request_texts(&body).into_iter().filter(|part| part.kind == TextKind::Other).collect()
@@ -222,7 +222,7 @@ mod tests {
             json!({"logprobs": {"content": [{"token": "a"}]}, "count": 1, "is_set": true, "nothing": null, "empty": ""}),
             json!({"server_url": "https://x", "headers": {"x-key": "a b"}, "authorization": "abc"}),
         ] {
-            assert!(others(no_text.clone()).is_empty(), "{no_text}");
+            assert!(read_unknown_fields(no_text.clone()).is_empty(), "{no_text}");
         }
         for text in [
             json!({"id": "two words"}),
@@ -232,14 +232,14 @@ mod tests {
             json!({"headers": {"x-key": "a"}}),
             json!({"image_url": "data:text/plain;base64,c2VjcmV0"}),
         ] {
-            assert_eq!(others(text.clone()).len(), 1, "{text}");
+            assert_eq!(read_unknown_fields(text.clone()).len(), 1, "{text}");
         }
     }
 
     #[test]
     fn many_values_are_few_texts() {
         let words: Vec<_> = (0..1000).map(|number| format!("w{number}")).collect();
-        let parts = others(json!({"words": words, "lists": vec![vec!["a"; 200]; 200]}));
+        let parts = read_unknown_fields(json!({"words": words, "lists": vec![vec!["a"; 200]; 200]}));
         assert!(parts.len() <= MAX_PARTS + 2 * MAX_ITEMS, "{}", parts.len());
         assert!(parts[0].text.contains("w999"));
         let mut body = json!({"invented": words});

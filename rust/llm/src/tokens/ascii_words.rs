@@ -25,7 +25,7 @@ pub fn find_next_word(text: &str, mut from: usize, by_case: bool) -> Option<Rang
         let letters = letters_around(bytes, from);
         from = letters.end + 1;
         let start = first_piece_start(bytes, &letters)
-            .or_else(|| Some(letters.start + second_piece_start(&bytes[letters.clone()], by_case)?));
+            .or_else(|| Some(letters.start + second_part_start(&bytes[letters.clone()], by_case)?));
         if let Some(start) = start.filter(|_| is_piece_end(bytes, letters.end) && letters.len() >= MIN_WORD_BYTES) {
             return Some(start..letters.end);
         }
@@ -33,11 +33,11 @@ pub fn find_next_word(text: &str, mut from: usize, by_case: bool) -> Option<Rang
     None
 }
 
-/// Splits a word into pieces. With `by_case`, each capital after a lowercase letter begins a piece.
+/// Splits a word into parts. With `by_case`, each capital after a lowercase letter starts a new part.
 pub fn split_word(word: &str, by_case: bool) -> impl Iterator<Item = &str> {
     let mut rest = word;
     std::iter::from_fn(move || {
-        let (chunk, after) = rest.split_at(second_piece_start(rest.as_bytes(), by_case).unwrap_or(rest.len()));
+        let (chunk, after) = rest.split_at(second_part_start(rest.as_bytes(), by_case).unwrap_or(rest.len()));
         rest = after;
         Some(chunk).filter(|chunk| !chunk.is_empty())
     })
@@ -69,7 +69,7 @@ fn is_piece_end(bytes: &[u8], at: usize) -> bool {
 }
 
 /// Returns where the second piece begins; `None` if there is only one.
-fn second_piece_start(word: &[u8], by_case: bool) -> Option<usize> {
+fn second_part_start(word: &[u8], by_case: bool) -> Option<usize> {
     let begins = |pair: &[u8]| pair[0].is_ascii_lowercase() && pair[1].is_ascii_uppercase();
     word.windows(2).position(begins).filter(|_| by_case).map(|before| before + 1)
 }

@@ -67,7 +67,7 @@ pub(crate) fn count_by_runs(encoding: Encoding, vocabulary: &CoreBpe, text: &str
         tokens += pattern.count_text(vocabulary, &text[from..word.start]);
         from = word.end;
         for chunk in split_word(&text[word], pattern.splits_on_case) {
-            tokens += pattern.count_piece(vocabulary, chunk, &mut scratch);
+            tokens += pattern.count_chunk(vocabulary, chunk, &mut scratch);
         }
     }
     tokens + pattern.count_text(vocabulary, &text[from..])
@@ -82,7 +82,7 @@ impl SplitPattern {
         }
     }
 
-    fn count_piece(&'static self, vocabulary: &CoreBpe, chunk: &str, scratch: &mut MergeState) -> usize {
+    fn count_chunk(&'static self, vocabulary: &CoreBpe, chunk: &str, scratch: &mut MergeState) -> usize {
         if chunk.len() < LONG_RUN_BYTES {
             return self.rank_table(vocabulary).count_tokens(chunk.as_bytes(), scratch);
         }
@@ -130,7 +130,7 @@ impl CharClass {
 
     /// Returns true if a run between these two characters is a piece, or the same part of a piece wherever the run is
     /// cut.
-    fn is_one_piece(self, run: &str, before: Option<char>, after: Option<char>) -> bool {
+    fn is_single_chunk(self, run: &str, before: Option<char>, after: Option<char>) -> bool {
         let breaks_line = |character: char| matches!(character, '\r' | '\n');
         match self {
             Self::Letter | Self::Uppercase | Self::Digit | Self::Emoji => true,
@@ -175,7 +175,7 @@ fn find_next_run(pattern: &SplitPattern, text: &str, from: usize) -> Option<Rang
         let run = at - length(&mut text[from..at].chars().rev())..at + length(&mut text[at..].chars());
         let (before, after) = (text[..run.start].chars().next_back(), text[run.end..].chars().next());
         if run.len() >= LONG_RUN_BYTES
-            && class.is_some_and(|class| class.is_one_piece(&text[run.clone()], before, after))
+            && class.is_some_and(|class| class.is_single_chunk(&text[run.clone()], before, after))
         {
             return Some(run);
         }

@@ -6,7 +6,7 @@
 
 mod client_format;
 pub(crate) mod normalise;
-mod notice;
+mod synthetic_response;
 mod usage_estimate;
 
 pub use crate::chat::response_context::ResponseContext;
@@ -16,7 +16,7 @@ pub use crate::errors::{MalformedResponse, RequestError};
 pub use crate::reports::{DroppedParams, ResponseReport};
 pub use crate::translation::{
     normalise::{Normaliser, error_message, hidden_error_status, may_begin_error, may_hide_errors},
-    notice::{Notice, write_notice},
+    synthetic_response::{SyntheticResponse, write_synthetic_response},
     usage_estimate::UsageEstimate,
 };
 

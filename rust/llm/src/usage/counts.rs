@@ -338,16 +338,16 @@ impl UsageCounts {
         raise_count(slot, &mut self.has_counts, value);
     }
 
-    fn read_detail_field(&mut self, is_asked: bool, key: &[u8], value: &[u8]) {
+    fn read_detail_field(&mut self, is_input: bool, key: &[u8], value: &[u8]) {
         let slot = match key {
             b"cached_tokens_details" => return self.read_cached_details(value),
             b"cached_tokens" => &mut self.cache_read,
             b"cache_write_tokens" => &mut self.cache_write,
             b"ephemeral_5m_input_tokens" => &mut self.cache_write_5m,
             b"ephemeral_1h_input_tokens" => &mut self.cache_write_1h,
-            b"audio_tokens" if is_asked => &mut self.audio_in,
+            b"audio_tokens" if is_input => &mut self.audio_in,
             b"audio_tokens" => &mut self.audio_out,
-            b"image_tokens" if is_asked => &mut self.image_in,
+            b"image_tokens" if is_input => &mut self.image_in,
             b"image_tokens" => &mut self.image_out,
             b"reasoning_tokens" | b"thinking_tokens" => &mut self.reasoning,
             _ => return,

@@ -16,8 +16,8 @@ use penstock_llm::{
     translation_input::{RequestHints, TranslationInput},
 };
 
-const CHAT_REQUEST: &[u8] = include_bytes!("../golden/inputs/requests/chatComplete/whole-anthropic.json");
-const ANTHROPIC_RESPONSE: &[u8] = include_bytes!("../golden/inputs/responses/anthropic/chatComplete/whole.json");
+const CHAT_REQUEST: &[u8] = include_bytes!("../golden/inputs/requests/chatComplete/complete-anthropic.json");
+const ANTHROPIC_RESPONSE: &[u8] = include_bytes!("../golden/inputs/responses/anthropic/chatComplete/complete.json");
 const MESSAGE_START_EVENT: &[u8] = b"event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"id\":\"msg_01\",\"model\":\"claude-sonnet-4-5\",\"usage\":{\"input_tokens\":9,\"output_tokens\":1}}}\n\n";
 const TEXT_DELTA_EVENT: &[u8] = b"event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\" word\"}}\n\n";
 

@@ -105,7 +105,9 @@ fn client_formats_agree_on_complete_and_streamed_content() {
         let (Some(sibling), UpstreamBody::Stream(stream)) = (case.complete_counterpart(), case.upstream_body()) else {
             continue;
         };
-        let UpstreamBody::Complete(whole) = sibling.upstream_body() else { panic!("{} is not whole", sibling.name()) };
+        let UpstreamBody::Complete(whole) = sibling.upstream_body() else {
+            panic!("{} is not complete", sibling.name())
+        };
         if case.operation().api_format() == Some(ApiFormat::Bedrock) {
             continue;
         }
@@ -160,9 +162,9 @@ fn translates_errors_of_every_provider() {
 fn google_clients_can_embed_at_every_embedding_provider() {
     let all = translated_cases();
     let own = |slug: &str| {
-        all.iter().find(|case| case.provider == slug && case.operation == "embed" && case.label == "whole")
+        all.iter().find(|case| case.provider == slug && case.operation == "embed" && case.label == "complete")
     };
-    let openais = all.iter().find(|case| case.name() == "openai/embedContent/whole").unwrap();
+    let openais = all.iter().find(|case| case.name() == "openai/embedContent/complete").unwrap();
     let mut embedded = Vec::new();
     for provider in catalog::all_providers().filter(|provider| provider.slug() != "mock") {
         // Providers with OpenAI's embeddings API return OpenAI's response.

@@ -96,7 +96,7 @@ const MODEL_LIST_PROVIDERS: [&str; 13] = [
 #[test]
 fn model_lists_have_one_shape_for_every_provider() {
     for slug in MODEL_LIST_PROVIDERS {
-        for label in ["whole", "error"] {
+        for label in ["complete", "error"] {
             let name = format!("{}{label}", case_prefix(slug, Operation::Models));
             let case =
                 all_cases().into_iter().find(|case| case.name() == name).unwrap_or_else(|| panic!("{name} is missing"));
@@ -159,7 +159,7 @@ fn normalises_model_lists_and_moderations_without_own_cases() {
 /// Operations whose provider format depends on the model: one model of each family, and the golden case that covers it.
 const MODEL_FAMILIES: [(&str, Operation, &str, &str); 16] = [
     ("azure-ai", Operation::ChatComplete, "claude-opus-4-5", "claude"),
-    ("bedrock", Operation::Messages, "us.anthropic.claude-sonnet-4-5", "carried"),
+    ("bedrock", Operation::Messages, "us.anthropic.claude-sonnet-4-5", "native_request"),
     ("bedrock", Operation::MessagesCountTokens, "anthropic.claude-sonnet-4-5", "claude"),
     ("bedrock", Operation::Embed, "cohere.embed-v4", "cohere"),
     ("bedrock", Operation::Rerank, "cohere.rerank-v3-5:0", "cohere"),
@@ -170,10 +170,10 @@ const MODEL_FAMILIES: [(&str, Operation, &str, &str); 16] = [
     ("vertex-ai", Operation::ImageGenerate, "gemini-2.5-flash-image", "gemini"),
     ("vertex-ai", Operation::ChatComplete, "anthropic.claude-sonnet-4-5", "claude"),
     ("vertex-ai", Operation::ChatComplete, "meta.llama-4", "llama"),
-    ("vertex-ai", Operation::Messages, "anthropic.claude-sonnet-4-5", "carried"),
+    ("vertex-ai", Operation::Messages, "anthropic.claude-sonnet-4-5", "native_request"),
     ("vertex-ai", Operation::Messages, "meta.llama-4", "llama"),
     ("vertex-ai", Operation::MessagesCountTokens, "anthropic.claude-sonnet-4-5", "claude"),
-    ("voyage", Operation::Embed, "voyage-multimodal-3", "pictures"),
+    ("voyage", Operation::Embed, "voyage-multimodal-3", "images"),
 ];
 
 #[test]
@@ -210,7 +210,7 @@ fn case_prefix(slug: &str, operation: Operation) -> String {
 /// Returns which of `REQUIRED_CASES` a case covers.
 fn required_case(case: &Case) -> &'static str {
     match case.upstream_body() {
-        UpstreamBody::Complete(_) => "whole",
+        UpstreamBody::Complete(_) => "complete",
         UpstreamBody::Stream(_) => "stream",
         UpstreamBody::Error(_) => "error",
     }
@@ -287,9 +287,9 @@ fn list_targets(provider: &'static dyn Provider) -> String {
     let lines = operations.chain([&Operation::Proxy]).map(|operation| {
         let is_translated = provider.provider_format(*operation, MODEL_NAME).is_some()
             || file_store_for(provider, *operation).is_some();
-        let way = if is_translated { "told" } else { "as it is" };
+        let handling = if is_translated { "translated" } else { "forwarded" };
         let target = build_target(provider, *operation, &options).unwrap_or_else(|refusal| format!("({refusal})"));
-        format!("{} {target}, {way}\n", operation.id())
+        format!("{} {target}, {handling}\n", operation.id())
     });
     lines.collect()
 }
@@ -333,7 +333,7 @@ fn no_case_covers_an_unsupported_operation() {
 #[test]
 fn equal_requests_lead_to_equal_responses_at_every_provider() {
     for operation in ["chatComplete", "messages", "createModelResponse"] {
-        for case_label in ["whole", "tools"] {
+        for case_label in ["complete", "tools"] {
             let requested: Vec<Case> = all_cases()
                 .into_iter()
                 .filter(|case| case.operation == operation && case.label == case_label)
@@ -361,7 +361,7 @@ fn request_without_model(case: &Case) -> Value {
 
 /// Returns the text, tool calls and finish reason of a response. IDs, models and reasoning differ between providers.
 fn summarize_case(case: &Case) -> Vec<String> {
-    let UpstreamBody::Complete(bytes) = case.upstream_body() else { panic!("{} is not whole", case.name()) };
+    let UpstreamBody::Complete(bytes) = case.upstream_body() else { panic!("{} is not complete", case.name()) };
     let is_translated = case.provider().provider_format(case.operation(), &case.model()).is_some();
     let result = if is_translated {
         case.translate_request().unwrap().0.translate_response(&bytes).unwrap()

@@ -139,16 +139,16 @@ const STREAMS_WITHOUT_COUNTERPART: [&str; 15] = [
     "anthropic/chatComplete/restarted_stream",
     "anthropic/createModelResponse/overloaded_stream",
     "bedrock/chatComplete/exception_stream",
-    "bedrock/messages/carried_fails_on_the_way",
+    "bedrock/messages/native_error_midway",
     "google/chatComplete/logprobs_one_by_one_stream",
-    "google/chatComplete/refused_mid_stream",
+    "google/chatComplete/rejects_mid_stream",
     "google/createModelResponse/limited_stream",
     "google/messages/limited_stream",
     "openai/converseStream/limited_stream",
     "openai/messages/limited_stream",
     "openai/streamGenerateContent/limited_stream",
     "openrouter/messages/details_within_a_call_stream",
-    "triton/complete/fails_on_the_way_stream",
+    "triton/complete/fails_midway_stream",
 ];
 
 #[test]
@@ -163,7 +163,7 @@ fn an_assembled_stream_equals_the_complete_response() {
         let (Ok((streamed, _)), Ok((translation, _)), UpstreamBody::Complete(answer)) =
             (case.translate_request(), complete.translate_request(), complete.upstream_body())
         else {
-            panic!("{} has no whole to compare with", case.name());
+            panic!("{} has no complete response to compare with", case.name());
         };
         let mut transcoder = streamed.transcoder();
         let mut returned = transcoder.push_chunk(bytes).to_vec();
@@ -178,7 +178,7 @@ fn an_assembled_stream_equals_the_complete_response() {
         assert_eq!(assembled, expected, "{}", case.name());
     }
     assert_eq!(late, LATE_CITATION_STREAMS.len());
-    assert_eq!(alone, STREAMS_WITHOUT_COUNTERPART, "a stream has a case of the same name that is answered whole");
+    assert_eq!(alone, STREAMS_WITHOUT_COUNTERPART, "a stream has a case of the same name that is not streamed");
 }
 
 /// Streams whose citations arrive after the cited text. The text block is already sent and cannot be split any more.
@@ -186,17 +186,17 @@ const LATE_CITATION_STREAMS: [&str; 14] = [
     "cohere/converseStream/cited_stream",
     "cohere/messages/citations_stream",
     "cohere/messages/cited_stream",
-    "cohere/messages/loose_citations_stream",
-    "cohere/messages/loose_cited_stream",
+    "cohere/messages/non_strict_citations_stream",
+    "cohere/messages/non_strict_cited_stream",
     "cometapi/converseStream/cited_stream",
     "cometapi/messages/cited_stream",
     "google/converseStream/cited_stream",
     "google/messages/cited_stream",
-    "google/messages/loose_cited_stream",
+    "google/messages/non_strict_cited_stream",
     "perplexity-ai/converseStream/cited_stream",
     "perplexity-ai/messages/cited_stream",
-    "perplexity-ai/messages/loose_citations_stream",
-    "perplexity-ai/messages/loose_cited_stream",
+    "perplexity-ai/messages/non_strict_citations_stream",
+    "perplexity-ai/messages/non_strict_cited_stream",
 ];
 
 /// Removes `object`, which assembled chat completions do not have.
@@ -213,7 +213,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 12, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn however_a_stream_is_cut_the_same_comes_out(cuts in prop::collection::vec(1_usize..60, 1..40)) {
+    fn chunk_boundaries_do_not_change_the_output(cuts in prop::collection::vec(1_usize..60, 1..40)) {
         for case in translated_cases() {
             let UpstreamBody::Stream(bytes) = case.upstream_body() else { continue };
             // Each run needs its own translation, because a dropped field is reported only once.

@@ -23,13 +23,13 @@ fn an_error_or_a_failed_generation_is_no_success() {
     let malformed = json!({"candidates": [{"content": {}, "finishReason": "MALFORMED_FUNCTION_CALL",
         "finishMessage": "Malformed function call: print(x)"}]});
     for (name, body, status, message) in [
-        ("anthropic/chatComplete/whole", &overloaded, 529, "anthropic error: Overloaded"),
-        ("anthropic/createModelResponse/whole", &overloaded, 529, "anthropic error: Overloaded"),
-        ("openai/messages/whole", &limited, 429, "openai error: slow down"),
-        ("cohere/messages/whole", &limited, 429, "cohere error: slow down"),
-        ("bedrock/chatComplete/whole", &limited, 429, "bedrock error: slow down"),
-        ("google/messages/whole", &limited, 429, "google error: slow down"),
-        ("google/chatComplete/whole", &malformed, 502, "google error: Malformed function call: print(x)"),
+        ("anthropic/chatComplete/complete", &overloaded, 529, "anthropic error: Overloaded"),
+        ("anthropic/createModelResponse/complete", &overloaded, 529, "anthropic error: Overloaded"),
+        ("openai/messages/complete", &limited, 429, "openai error: slow down"),
+        ("cohere/messages/complete", &limited, 429, "cohere error: slow down"),
+        ("bedrock/chatComplete/complete", &limited, 429, "bedrock error: slow down"),
+        ("google/messages/complete", &limited, 429, "google error: slow down"),
+        ("google/chatComplete/complete", &malformed, 502, "google error: Malformed function call: print(x)"),
     ] {
         assert_eq!(translated(name, body.clone()), (status, message.into()), "{name}");
     }

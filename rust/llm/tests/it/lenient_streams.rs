@@ -162,10 +162,10 @@ impl UpstreamStream {
 /// Returns the translated streams of all providers to clients of all formats. Providers of one API format share streams.
 fn upstream_streams() -> Vec<UpstreamStream> {
     let mut streams = Vec::new();
-    let mut seen = HashSet::new();
+    let mut received = HashSet::new();
     for case in translated_cases() {
         let UpstreamBody::Stream(bytes) = case.upstream_body() else { continue };
-        if !CLIENT_OPERATIONS.contains(&&*case.operation) || !seen.insert((case.operation.clone(), bytes.clone())) {
+        if !CLIENT_OPERATIONS.contains(&&*case.operation) || !received.insert((case.operation.clone(), bytes.clone())) {
             continue;
         }
         let (translation, _) = case.translate_request().unwrap();
@@ -307,7 +307,7 @@ fn content_of_another_type_is_delivered_or_an_error() {
 }
 
 #[test]
-fn a_stream_with_an_unreadable_event_never_ends_well() {
+fn unreadable_event_never_yields_a_complete_stream() {
     for stream in upstream_streams() {
         let expected = stream.content(&stream.translate(&stream.events));
         for (at, event) in stream.events.iter().enumerate() {

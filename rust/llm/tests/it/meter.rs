@@ -249,7 +249,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
     #[test]
-    fn cutting_changes_nothing((operation, stream) in any_stream(), mut cuts in prop::collection::vec(0..1000usize, 0..20)) {
+    fn chunk_boundaries_do_not_change_the_usage((operation, stream) in any_stream(), mut cuts in prop::collection::vec(0..1000usize, 0..20)) {
         cuts.sort_unstable();
         let feed = |cuts: &[usize]| {
             let mut meter = SseMeter::with_deltas(operation.api_format().unwrap(), operation);

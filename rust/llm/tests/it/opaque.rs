@@ -372,8 +372,8 @@ fn opaque_data_makes_the_round_trip_or_is_reported() {
                     let response = (answering.complete)().to_string();
                     serde_json::from_slice(&translation.translate_response(response.as_bytes()).unwrap()).unwrap()
                 };
-                let again = build_request(operation, is_stream, Some(&result));
-                let (second, sent) = translate_request(operation, answering.provider, &again).unwrap();
+                let resumed_request = build_request(operation, is_stream, Some(&result));
+                let (second, sent) = translate_request(operation, answering.provider, &resumed_request).unwrap();
                 let sent = (answering.sent_turns)(&serde_json::from_slice(&sent).unwrap());
                 let original = (answering.response_turn)(&(answering.complete)());
                 let (opaque_parts, expected) =

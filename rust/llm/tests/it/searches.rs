@@ -161,7 +161,7 @@ fn counts_searches_of_a_translated_gemini_response() {
     let translated = |name: &str| all.iter().find(|case| case.name() == name).unwrap().translate_request().unwrap().0;
     let response = grounded_response("gemini-3-flash", &json!(["a", "b"]));
     let searches = |usage: Option<Usage>| usage.map(|usage| usage.tool_uses.web_searches);
-    let result = translated("google/chatComplete/whole");
+    let result = translated("google/chatComplete/complete");
     result.translate_response(response.to_string().as_bytes()).unwrap();
     assert_eq!(searches(result.response_context.report.usage()), Some(2));
     let result = translated("google/messages/stream");

@@ -190,7 +190,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn cutting_changes_nothing(bytes in any_stream(), cuts in prop::collection::vec(0usize..200, 0..12)) {
+    fn chunk_boundaries_do_not_change_the_events(bytes in any_stream(), cuts in prop::collection::vec(0usize..200, 0..12)) {
         let mut cuts: Vec<_> = cuts.into_iter().map(|cut| cut.min(bytes.len())).chain([0, bytes.len()]).collect();
         cuts.sort_unstable();
         let chunks = cuts.windows(2).map(|ends| &bytes[ends[0]..ends[1]]);
@@ -201,7 +201,7 @@ proptest! {
     }
 
     #[test]
-    fn says_what_the_standard_says(bytes in any_stream()) {
+    fn follows_the_sse_standard(bytes in any_stream()) {
         prop_assert_eq!(split_chunks([&bytes[..]]).messages(), parse_by_standard(&bytes));
     }
 }

@@ -16,8 +16,8 @@ use super::options::{LoadOptions, Mode};
 use super::reply::{Failure, ResponseReader};
 use super::report::{ErrorCounts, rounded_seconds};
 use super::whole::{LoadConnection, join_all_until};
-use crate::alarm::PreciseTimer;
 use crate::clock;
+use crate::precise_timer::PreciseTimer;
 
 const RETRY_DELAY: Duration = Duration::from_millis(5);
 
@@ -70,8 +70,8 @@ fn build_report(options: &LoadOptions, stats: &StreamStats, time: Duration) -> V
 }
 
 async fn run_client(options: Rc<LoadOptions>, stats: Rc<RefCell<StreamStats>>, begins: Instant, end: Instant) {
-    if let Ok(alarm) = PreciseTimer::new() {
-        drop(alarm.wait_until(begins).await);
+    if let Ok(timer) = PreciseTimer::new() {
+        drop(timer.wait_until(begins).await);
     }
     let mut connection = LoadConnection::default();
     let mut rounds = options.rounds.unwrap_or(u64::MAX);

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{ProviderFamily, ResponseContext, ResponseShape};
+use super::{FaultEvents, ProviderFamily, ResponseContext, ResponseShape, StreamShape};
 
 const INPUT_TOKENS: u32 = 12;
 
@@ -18,14 +18,16 @@ impl ResponseShape for Messages {
         blocks.extend(context.tool_call_with_input().map(|(name, input)| tool_use_block(name, &input)));
         message_object(context, &blocks.into(), &json!(stop_reason(context)), context.behaviour.chunks)
     }
+}
 
+impl StreamShape for Messages {
     fn opening_events(&self, context: &ResponseContext<'_>) -> String {
         let start = json!({"type": "message_start", "message": message_object(context, &json!([]), &Value::Null, 1)});
         let block = json!({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}});
         format_event(&start) + &format_event(&block) + self.ping_event()
     }
 
-    fn chunk_event(&self, _ask: &ResponseContext<'_>, text: &str) -> String {
+    fn chunk_event(&self, _context: &ResponseContext<'_>, text: &str) -> String {
         format_event(&json!({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}}))
     }
 
@@ -49,10 +51,12 @@ impl ResponseShape for Messages {
         format_event(&json!({"type": "content_block_stop", "index": 0})) + &call + &format_event(&delta)
     }
 
-    fn end_event(&self, _ask: &ResponseContext<'_>) -> String {
+    fn end_event(&self, _context: &ResponseContext<'_>) -> String {
         format_event(&json!({"type": "message_stop"}))
     }
+}
 
+impl FaultEvents for Messages {
     fn ping_event(&self) -> &'static str {
         "event: ping\ndata: {\"type\": \"ping\"}\n\n"
     }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::anthropic::{Messages, stop_reason};
 use super::openai::encode_base64;
-use super::{ProviderFamily, ResponseContext, ResponseShape};
+use super::{FaultEvents, ProviderFamily, ResponseContext, ResponseShape, StreamShape};
 
 const INPUT_TOKENS: u32 = 12;
 
@@ -49,45 +49,6 @@ impl ResponseShape for Converse {
         response
     }
 
-    fn opening_events(&self, _ask: &ResponseContext<'_>) -> String {
-        event_line("messageStart", &json!({"role": "assistant"}))
-    }
-
-    fn chunk_event(&self, _ask: &ResponseContext<'_>, text: &str) -> String {
-        event_line("contentBlockDelta", &json!({"contentBlockIndex": 0, "delta": {"text": text}}))
-    }
-
-    fn closing_events(&self, context: &ResponseContext<'_>) -> String {
-        let mut events = event_line("contentBlockStop", &json!({"contentBlockIndex": 0}));
-        if let Some((name, arguments)) = context.tool_call() {
-            let start = json!({"toolUse": {"toolUseId": "tooluse_mock", "name": name}});
-            events += &event_line("contentBlockStart", &json!({"contentBlockIndex": 1, "start": start}));
-            let delta = json!({"toolUse": {"input": arguments}});
-            events += &event_line("contentBlockDelta", &json!({"contentBlockIndex": 1, "delta": delta}));
-            events += &event_line("contentBlockStop", &json!({"contentBlockIndex": 1}));
-        }
-        events + &event_line("messageStop", &json!({"stopReason": stop_reason(context)}))
-    }
-
-    fn end_event(&self, context: &ResponseContext<'_>) -> String {
-        if context.behaviour.usage == Some(false) {
-            return String::new();
-        }
-        event_line("metadata", &json!({"usage": usage_object(context), "metrics": {"latencyMs": 1}}))
-    }
-
-    fn ping_event(&self) -> &'static str {
-        ""
-    }
-
-    fn error_event(&self) -> String {
-        event_line("!serviceUnavailableException", &json!({"message": "Too many connections, please wait."}))
-    }
-
-    fn malformed_event(&self) -> &'static str {
-        "contentBlockDelta {\"contentBlockIndex\":0,\"delta\":{\"te\n"
-    }
-
     fn validation_error(&self, body: &Value) -> Option<String> {
         let fields = body.as_object()?;
         if let Some(unknown) = fields.keys().find(|key| !ALLOWED_FIELDS.contains(&key.as_str())) {
@@ -120,6 +81,35 @@ impl ResponseShape for Converse {
         }
         None
     }
+}
+
+impl StreamShape for Converse {
+    fn opening_events(&self, _context: &ResponseContext<'_>) -> String {
+        event_line("messageStart", &json!({"role": "assistant"}))
+    }
+
+    fn chunk_event(&self, _context: &ResponseContext<'_>, text: &str) -> String {
+        event_line("contentBlockDelta", &json!({"contentBlockIndex": 0, "delta": {"text": text}}))
+    }
+
+    fn closing_events(&self, context: &ResponseContext<'_>) -> String {
+        let mut events = event_line("contentBlockStop", &json!({"contentBlockIndex": 0}));
+        if let Some((name, arguments)) = context.tool_call() {
+            let start = json!({"toolUse": {"toolUseId": "tooluse_mock", "name": name}});
+            events += &event_line("contentBlockStart", &json!({"contentBlockIndex": 1, "start": start}));
+            let delta = json!({"toolUse": {"input": arguments}});
+            events += &event_line("contentBlockDelta", &json!({"contentBlockIndex": 1, "delta": delta}));
+            events += &event_line("contentBlockStop", &json!({"contentBlockIndex": 1}));
+        }
+        events + &event_line("messageStop", &json!({"stopReason": stop_reason(context)}))
+    }
+
+    fn end_event(&self, context: &ResponseContext<'_>) -> String {
+        if context.behaviour.usage == Some(false) {
+            return String::new();
+        }
+        event_line("metadata", &json!({"usage": usage_object(context), "metrics": {"latencyMs": 1}}))
+    }
 
     fn encode_frames(&self, events: &[u8]) -> Vec<u8> {
         events.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).flat_map(encode_line).collect()
@@ -127,6 +117,20 @@ impl ResponseShape for Converse {
 
     fn stream_content_type(&self) -> &'static str {
         STREAM_CONTENT_TYPE
+    }
+}
+
+impl FaultEvents for Converse {
+    fn ping_event(&self) -> &'static str {
+        ""
+    }
+
+    fn error_event(&self) -> String {
+        event_line("!serviceUnavailableException", &json!({"message": "Too many connections, please wait."}))
+    }
+
+    fn malformed_event(&self) -> &'static str {
+        "contentBlockDelta {\"contentBlockIndex\":0,\"delta\":{\"te\n"
     }
 }
 
@@ -142,6 +146,13 @@ impl ResponseShape for InvokeModel {
         Messages.complete_body(context, text)
     }
 
+    fn validation_error(&self, body: &Value) -> Option<String> {
+        let is_fine = body["anthropic_version"] == "bedrock-2023-05-31" && body.get("model").is_none();
+        (!is_fine).then(|| "anthropic_version: Field required, and model: Extra inputs are not permitted".into())
+    }
+}
+
+impl StreamShape for InvokeModel {
     fn opening_events(&self, context: &ResponseContext<'_>) -> String {
         Messages.opening_events(context)
     }
@@ -158,6 +169,18 @@ impl ResponseShape for InvokeModel {
         Messages.end_event(context)
     }
 
+    fn encode_frames(&self, events: &[u8]) -> Vec<u8> {
+        let data = events.split(|byte| *byte == b'\n').filter_map(|line| line.strip_prefix(b"data: "));
+        let chunk = |event: &[u8]| json!({"bytes": encode_base64(event)}).to_string();
+        data.flat_map(|event| encode_frame("event", "chunk", chunk(event).as_bytes())).collect()
+    }
+
+    fn stream_content_type(&self) -> &'static str {
+        STREAM_CONTENT_TYPE
+    }
+}
+
+impl FaultEvents for InvokeModel {
     fn ping_event(&self) -> &'static str {
         Messages.ping_event()
     }
@@ -168,21 +191,6 @@ impl ResponseShape for InvokeModel {
 
     fn malformed_event(&self) -> &'static str {
         Messages.malformed_event()
-    }
-
-    fn validation_error(&self, body: &Value) -> Option<String> {
-        let is_fine = body["anthropic_version"] == "bedrock-2023-05-31" && body.get("model").is_none();
-        (!is_fine).then(|| "anthropic_version: Field required, and model: Extra inputs are not permitted".into())
-    }
-
-    fn encode_frames(&self, events: &[u8]) -> Vec<u8> {
-        let data = events.split(|byte| *byte == b'\n').filter_map(|line| line.strip_prefix(b"data: "));
-        let chunk = |event: &[u8]| json!({"bytes": encode_base64(event)}).to_string();
-        data.flat_map(|event| encode_frame("event", "chunk", chunk(event).as_bytes())).collect()
-    }
-
-    fn stream_content_type(&self) -> &'static str {
-        STREAM_CONTENT_TYPE
     }
 }
 

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::{ProviderFamily, ResponseContext, ResponseShape};
+use super::{FaultEvents, ProviderFamily, ResponseContext, ResponseShape, StreamShape};
 
 const PROMPT_TOKENS: u32 = 12;
 
@@ -51,14 +51,37 @@ impl ResponseShape for CohereChat {
         response
     }
 
-    fn opening_events(&self, _ask: &ResponseContext<'_>) -> String {
+    fn validation_error(&self, body: &Value) -> Option<String> {
+        let fields = body.as_object()?;
+        if let Some(unknown) = fields.keys().find(|key| !ALLOWED_FIELDS.contains(&key.as_str())) {
+            return Some(format!("unknown field: parameter '{unknown}' is not a valid field"));
+        }
+        let Some(turns) = body["messages"].as_array().filter(|turns| !turns.is_empty()) else {
+            return Some(
+                "invalid request: message must be at least 1 token long or tool results must be specified.".into(),
+            );
+        };
+        let tool_calls = turns.iter().filter_map(|turn| turn["tool_calls"].as_array()).flatten();
+        let call_ids: Vec<_> = tool_calls.map(|call| &call["id"]).collect();
+        turns.iter().find_map(|turn| match turn["role"].as_str() {
+            Some("tool") if !call_ids.contains(&&turn["tool_call_id"]) => {
+                Some("invalid request: tool call id not found in previous tool calls".into())
+            }
+            Some("tool" | "user" | "assistant" | "system") => None,
+            _ => Some("invalid request: all elements in messages must have a role.".into()),
+        })
+    }
+}
+
+impl StreamShape for CohereChat {
+    fn opening_events(&self, _context: &ResponseContext<'_>) -> String {
         let message = json!({"role": "assistant", "content": [], "tool_plan": "", "tool_calls": [], "citations": []});
         let message_start = json!({"id": "mock", "type": "message-start", "delta": {"message": message}});
         let text = json!({"message": {"content": {"type": "text", "text": ""}}});
         format_event(&message_start) + &format_event(&json!({"type": "content-start", "index": 0, "delta": text}))
     }
 
-    fn chunk_event(&self, _ask: &ResponseContext<'_>, text: &str) -> String {
+    fn chunk_event(&self, _context: &ResponseContext<'_>, text: &str) -> String {
         format_event(&json!({"type": "content-delta", "index": 0, "delta": {"message": {"content": {"text": text}}}}))
     }
 
@@ -84,7 +107,9 @@ impl ResponseShape for CohereChat {
         }
         format_event(&json!({"type": "message-end", "delta": delta}))
     }
+}
 
+impl FaultEvents for CohereChat {
     fn ping_event(&self) -> &'static str {
         ": ping\n\n"
     }
@@ -97,27 +122,6 @@ impl ResponseShape for CohereChat {
 
     fn malformed_event(&self) -> &'static str {
         "event: content-delta\ndata: {\"type\":\"content-delta\",\"delta\":{\"message\":{\"cont\n\n"
-    }
-
-    fn validation_error(&self, body: &Value) -> Option<String> {
-        let fields = body.as_object()?;
-        if let Some(unknown) = fields.keys().find(|key| !ALLOWED_FIELDS.contains(&key.as_str())) {
-            return Some(format!("unknown field: parameter '{unknown}' is not a valid field"));
-        }
-        let Some(turns) = body["messages"].as_array().filter(|turns| !turns.is_empty()) else {
-            return Some(
-                "invalid request: message must be at least 1 token long or tool results must be specified.".into(),
-            );
-        };
-        let tool_calls = turns.iter().filter_map(|turn| turn["tool_calls"].as_array()).flatten();
-        let call_ids: Vec<_> = tool_calls.map(|call| &call["id"]).collect();
-        turns.iter().find_map(|turn| match turn["role"].as_str() {
-            Some("tool") if !call_ids.contains(&&turn["tool_call_id"]) => {
-                Some("invalid request: tool call id not found in previous tool calls".into())
-            }
-            Some("tool" | "user" | "assistant" | "system") => None,
-            _ => Some("invalid request: all elements in messages must have a role.".into()),
-        })
     }
 }
 

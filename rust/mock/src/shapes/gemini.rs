@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{ProviderFamily, ResponseContext, ResponseShape, openai};
+use super::{FaultEvents, ProviderFamily, ResponseContext, ResponseShape, StreamShape, openai};
 
 const PROMPT_TOKENS: u32 = 12;
 
@@ -31,35 +31,6 @@ impl ResponseShape for GenerateContent {
         content_response(context, &parts.into(), Some("STOP"))
     }
 
-    fn opening_events(&self, _ask: &ResponseContext<'_>) -> String {
-        String::new()
-    }
-
-    fn chunk_event(&self, context: &ResponseContext<'_>, text: &str) -> String {
-        openai::format_event(&content_response(context, &json!([{"text": text}]), None))
-    }
-
-    fn closing_events(&self, context: &ResponseContext<'_>) -> String {
-        function_call_part(context)
-            .map_or_else(String::new, |call| openai::format_event(&content_response(context, &json!([call]), None)))
-    }
-
-    fn end_event(&self, context: &ResponseContext<'_>) -> String {
-        openai::format_event(&content_response(context, &json!([{"text": ""}]), Some("STOP")))
-    }
-
-    fn ping_event(&self) -> &'static str {
-        ": ping\n\n"
-    }
-
-    fn error_event(&self) -> String {
-        openai::format_event(&error_body(503, "The model is overloaded."))
-    }
-
-    fn malformed_event(&self) -> &'static str {
-        "data: {\"candidates\":[{\"content\":{\"parts\":[{\"te\n\n"
-    }
-
     fn validation_error(&self, body: &Value) -> Option<String> {
         let fields = body.as_object()?;
         if let Some(unknown) = fields.keys().find(|key| !ALLOWED_FIELDS.contains(&key.as_str())) {
@@ -85,6 +56,39 @@ impl ResponseShape for GenerateContent {
             open = if turn["role"] == "model" { count("functionCall") } else { 0 };
         }
         None
+    }
+}
+
+impl StreamShape for GenerateContent {
+    fn opening_events(&self, _context: &ResponseContext<'_>) -> String {
+        String::new()
+    }
+
+    fn chunk_event(&self, context: &ResponseContext<'_>, text: &str) -> String {
+        openai::format_event(&content_response(context, &json!([{"text": text}]), None))
+    }
+
+    fn closing_events(&self, context: &ResponseContext<'_>) -> String {
+        function_call_part(context)
+            .map_or_else(String::new, |call| openai::format_event(&content_response(context, &json!([call]), None)))
+    }
+
+    fn end_event(&self, context: &ResponseContext<'_>) -> String {
+        openai::format_event(&content_response(context, &json!([{"text": ""}]), Some("STOP")))
+    }
+}
+
+impl FaultEvents for GenerateContent {
+    fn ping_event(&self) -> &'static str {
+        ": ping\n\n"
+    }
+
+    fn error_event(&self) -> String {
+        openai::format_event(&error_body(503, "The model is overloaded."))
+    }
+
+    fn malformed_event(&self) -> &'static str {
+        "data: {\"candidates\":[{\"content\":{\"parts\":[{\"te\n\n"
     }
 }
 

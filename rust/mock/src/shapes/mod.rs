@@ -107,26 +107,26 @@ impl ResponseContext<'_> {
 }
 
 /// Response shape of an endpoint that generates text, complete or streamed.
-pub trait ResponseShape {
+pub trait ResponseShape: StreamShape + FaultEvents {
     fn family(&self) -> ProviderFamily;
-    fn complete_body(&self, ask: &ResponseContext<'_>, text: &str) -> Value;
-    /// Events before the first chunk.
-    fn opening_events(&self, ask: &ResponseContext<'_>) -> String;
-    fn chunk_event(&self, ask: &ResponseContext<'_>, text: &str) -> String;
-    /// Events between the last chunk and the end event.
-    fn closing_events(&self, ask: &ResponseContext<'_>) -> String;
-    /// Event that marks the end of the stream.
-    fn end_event(&self, ask: &ResponseContext<'_>) -> String;
-    fn ping_event(&self) -> &'static str;
-    fn error_event(&self) -> String;
-    /// Event that breaks off in the middle of its JSON.
-    fn malformed_event(&self) -> &'static str;
+    fn complete_body(&self, context: &ResponseContext<'_>, text: &str) -> Value;
 
     /// Returns the provider's validation error for a request; `None` if it is valid or the provider does not validate
     /// it.
     fn validation_error(&self, _body: &Value) -> Option<String> {
         None
     }
+}
+
+/// Events of a stream that ends well.
+pub trait StreamShape {
+    /// Events before the first chunk.
+    fn opening_events(&self, context: &ResponseContext<'_>) -> String;
+    fn chunk_event(&self, context: &ResponseContext<'_>, text: &str) -> String;
+    /// Events between the last chunk and the end event.
+    fn closing_events(&self, context: &ResponseContext<'_>) -> String;
+    /// Event that marks the end of the stream.
+    fn end_event(&self, context: &ResponseContext<'_>) -> String;
 
     /// Encodes the text of a stream in the provider's binary framing, if it has one.
     fn encode_frames(&self, events: &[u8]) -> Vec<u8> {
@@ -136,6 +136,14 @@ pub trait ResponseShape {
     fn stream_content_type(&self) -> &'static str {
         "text/event-stream; charset=utf-8"
     }
+}
+
+/// Events that faults add to a stream.
+pub trait FaultEvents {
+    fn ping_event(&self) -> &'static str;
+    fn error_event(&self) -> String;
+    /// Event that breaks off in the middle of its JSON.
+    fn malformed_event(&self) -> &'static str;
 }
 
 const CHUNK_TEXTS: [&str; 8] = ["Hello ", "from ", "the ", "pretend ", "provider: ", "all ", "is ", "well. "];

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{ProviderFamily, ResponseContext, ResponseShape};
+use super::{FaultEvents, ProviderFamily, ResponseContext, ResponseShape, StreamShape};
 
 const DONE_EVENT: &str = "data: [DONE]\n\n";
 const PING_EVENT: &str = ": ping\n\n";
@@ -38,7 +38,9 @@ impl ResponseShape for OpenAiChat {
         response["system_fingerprint"] = json!("fp_mock");
         response
     }
+}
 
+impl StreamShape for OpenAiChat {
     fn opening_events(&self, context: &ResponseContext<'_>) -> String {
         chat_chunk_event(context, &json!({"role": "assistant", "content": "", "refusal": null}), &Value::Null)
     }
@@ -64,10 +66,12 @@ impl ResponseShape for OpenAiChat {
         last + &usage_event(context, "chat.completion.chunk", "chatcmpl-mock")
     }
 
-    fn end_event(&self, _ask: &ResponseContext<'_>) -> String {
+    fn end_event(&self, _context: &ResponseContext<'_>) -> String {
         DONE_EVENT.to_owned()
     }
+}
 
+impl FaultEvents for OpenAiChat {
     fn ping_event(&self) -> &'static str {
         PING_EVENT
     }
@@ -93,8 +97,10 @@ impl ResponseShape for Completion {
         }
         response
     }
+}
 
-    fn opening_events(&self, _ask: &ResponseContext<'_>) -> String {
+impl StreamShape for Completion {
+    fn opening_events(&self, _context: &ResponseContext<'_>) -> String {
         String::new()
     }
 
@@ -107,10 +113,12 @@ impl ResponseShape for Completion {
             + &usage_event(context, "text_completion", "cmpl-mock")
     }
 
-    fn end_event(&self, _ask: &ResponseContext<'_>) -> String {
+    fn end_event(&self, _context: &ResponseContext<'_>) -> String {
         DONE_EVENT.to_owned()
     }
+}
 
+impl FaultEvents for Completion {
     fn ping_event(&self) -> &'static str {
         PING_EVENT
     }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{ProviderFamily, ResponseContext, ResponseShape, openai};
+use super::{FaultEvents, ProviderFamily, ResponseContext, ResponseShape, StreamShape, openai};
 
 const INPUT_TOKENS: u32 = 12;
 
@@ -16,7 +16,9 @@ impl ResponseShape for Responses {
     fn complete_body(&self, context: &ResponseContext<'_>, text: &str) -> Value {
         completed_response(context, text)
     }
+}
 
+impl StreamShape for Responses {
     fn opening_events(&self, context: &ResponseContext<'_>) -> String {
         let response = response_object(context, "in_progress", &json!([]));
         let item = message_item("in_progress", "");
@@ -28,7 +30,7 @@ impl ResponseShape for Responses {
                 "output_index": 0, "content_index": 0, "part": {"type": "output_text", "text": "", "annotations": []}}))
     }
 
-    fn chunk_event(&self, _ask: &ResponseContext<'_>, text: &str) -> String {
+    fn chunk_event(&self, _context: &ResponseContext<'_>, text: &str) -> String {
         format_event(&json!({"type": "response.output_text.delta", "sequence_number": 3, "item_id": "msg_mock",
             "output_index": 0, "content_index": 0, "delta": text, "logprobs": []}))
     }
@@ -61,7 +63,9 @@ impl ResponseShape for Responses {
         let response = completed_response(context, &super::complete_text(context.behaviour));
         format_event(&json!({"type": "response.completed", "sequence_number": 10, "response": response}))
     }
+}
 
+impl FaultEvents for Responses {
     fn ping_event(&self) -> &'static str {
         ": ping\n\n"
     }

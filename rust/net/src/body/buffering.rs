@@ -137,12 +137,12 @@ mod tests {
         assert_eq!((bytes.len(), budget.used_bytes()), (CHUNK_BYTES, 0));
         let (feeder, feed) = feed_channel(|| ());
         let body = Body::Streamed(feed, None).with_memory_budget(&budget).unwrap();
-        let (borrowed, home) = body.make_recoverable();
+        let (borrowed, recovery) = body.make_recoverable();
         drop(borrowed);
         for _ in 0..8 {
             feeder.push(vec![7; CHUNK_BYTES].into());
         }
-        let back = home.unwrap().recover().unwrap();
+        let back = recovery.unwrap().recover().unwrap();
         assert!(matches!(back.collect().await, Err(Error::MemoryExhausted)));
         assert_eq!(budget.used_bytes(), 0);
     }

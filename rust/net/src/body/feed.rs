@@ -268,7 +268,7 @@ impl Drop for Feed {
     /// Puts an unread feed into its return slot. Otherwise calls the resume callback, so that a paused feeder notices
     /// that nothing more is read.
     fn drop(&mut self) {
-        if let Some(home) = self.return_slot.take().filter(|_| self.is_untouched()) {
+        if let Some(return_slot) = self.return_slot.take().filter(|_| self.is_untouched()) {
             let back = Self {
                 state: Arc::clone(&self.state),
                 bytes_read: self.bytes_read,
@@ -281,7 +281,7 @@ impl Drop for Feed {
                 return_slot: None,
                 baseline_bytes_read: 0,
             };
-            *home.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(back));
+            *return_slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(back));
             return;
         }
         let mut state = lock_state(&self.state);

@@ -68,9 +68,9 @@ impl Body {
     /// returned handle recovers it.
     pub fn make_recoverable(mut self) -> (Self, Option<BodyRecovery>) {
         let Self::Streamed(feed, length) = &mut self else { return (self, None) };
-        let home = ReturnSlot::default();
-        (feed.return_slot, feed.baseline_bytes_read) = (Some(Arc::clone(&home)), feed.bytes_read);
-        let recovery = BodyRecovery { return_slot: home, length: *length };
+        let return_slot = ReturnSlot::default();
+        (feed.return_slot, feed.baseline_bytes_read) = (Some(Arc::clone(&return_slot)), feed.bytes_read);
+        let recovery = BodyRecovery { return_slot, length: *length };
         (self, Some(recovery))
     }
 

@@ -241,11 +241,11 @@ pub struct Http1BodyReader {
 }
 
 impl Http1BodyReader {
-    pub fn new(connection: Connection, framing: Framing, home: Option<OriginPool>, max_wait: ReadTimeout) -> Self {
+    pub fn new(connection: Connection, framing: Framing, pool: Option<OriginPool>, max_wait: ReadTimeout) -> Self {
         let remaining = if let Framing::Length(length) = framing { length } else { 0 };
         let connection = Some(connection);
         let mut body =
-            Self { connection, framing, remaining, chunk_state: ChunkState::Size, pool: home, read_timeout: max_wait };
+            Self { connection, framing, remaining, chunk_state: ChunkState::Size, pool, read_timeout: max_wait };
         if framing == Framing::Length(0) {
             body.finish();
         }
@@ -343,10 +343,10 @@ impl Http1BodyReader {
 
     /// Returns the connection to the pool, unless it holds bytes that belong to no response.
     fn finish(&mut self) {
-        if let (Some(connection), Some(home)) = (self.connection.take(), self.pool.take())
+        if let (Some(connection), Some(pool)) = (self.connection.take(), self.pool.take())
             && connection.buffer.is_empty()
         {
-            home.put_idle(connection);
+            pool.put_idle(connection);
         }
     }
 

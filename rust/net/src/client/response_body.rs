@@ -139,10 +139,10 @@ impl ResponseBody {
         }
     }
 
-    /// Returns a body followed by others. Each one is requested when the one before it has ended.
-    pub fn from_sequence(now: Self, later: VecDeque<DeferredBody>) -> Self {
+    /// Returns a body that consists of several responses. Each is requested when the previous one has ended.
+    pub fn from_sequence(current: Self, remaining: VecDeque<DeferredBody>) -> Self {
         Self {
-            source: BodySource::Sequence(Box::new(BodySequence { current: now, pending: None, remaining: later })),
+            source: BodySource::Sequence(Box::new(BodySequence { current, pending: None, remaining })),
             max_chunk_bytes: MAX_READ_BYTES,
             unread: None,
             transform: None,
@@ -419,8 +419,8 @@ fn coalesce_deadline(end: Instant, limit: Duration) -> Instant {
     if limit < MIN_COALESCED_TIMEOUT {
         return end;
     }
-    let over = end.duration_since(*CLOCK_START).as_millis() % COALESCE_INTERVAL.as_millis();
-    end + COALESCE_INTERVAL - Duration::from_millis(over as u64)
+    let excess_ms = end.duration_since(*CLOCK_START).as_millis() % COALESCE_INTERVAL.as_millis();
+    end + COALESCE_INTERVAL - Duration::from_millis(excess_ms as u64)
 }
 
 #[cfg(test)]
@@ -505,7 +505,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_empty_part_of_a_sequence_is_no_silence() {
+    async fn empty_body_in_a_sequence_does_not_time_out() {
         let first = ResponseBody::from_bytes(Bytes::from_static(b"a")).map_chunks(Option::unwrap_or_default);
         let part = |bytes: &'static [u8]| -> DeferredBody {
             Box::new(move || Box::pin(async move { Ok(ResponseBody::from_bytes(Bytes::from_static(bytes))) }))

@@ -46,24 +46,26 @@ impl Upstream {
         if let Some(proxy) = self.dialer.forward_proxy(origin) {
             request.head = proxy.to_absolute_form(&request.head, origin);
         }
-        let home = self.pool.origin_pool(origin);
-        if let Some(mut connection) = home.take_idle() {
+        let origin_pool = self.pool.origin_pool(origin);
+        if let Some(mut connection) = origin_pool.take_idle() {
             let OutgoingRequest { head, body, body_framing, is_replayable } = request;
             // The provider may have closed the pooled connection meanwhile, so a replayable request is sent again.
-            let again = if is_replayable { body.try_clone() } else { None };
-            match (http1::exchange(&mut connection, &head, body, body_framing).await, again) {
-                (Ok(head), _) => return Ok(self.build_response(head, connection, home)),
+            let replay_body = if is_replayable { body.try_clone() } else { None };
+            match (http1::exchange(&mut connection, &head, body, body_framing).await, replay_body) {
+                (Ok(head), _) => return Ok(self.build_response(head, connection, origin_pool)),
                 (Err(error), None) => return Err(error),
                 (Err(_), Some(body)) => request = OutgoingRequest { head, body, body_framing, is_replayable },
             }
         }
         // Boxed: this path is rare and would enlarge the future of every request.
-        match Box::pin(self.acquire_connection(origin, &home)).await? {
+        match Box::pin(self.acquire_connection(origin, &origin_pool)).await? {
             RequestConnection::Exclusive(mut connection) => {
                 let head = http1::exchange(&mut connection, &request.head, request.body, request.body_framing).await?;
-                Ok(self.build_response(head, connection, home))
+                Ok(self.build_response(head, connection, origin_pool))
             }
-            RequestConnection::Shared(lease) => Box::pin(self.send_over_http2(origin, &home, lease, request)).await,
+            RequestConnection::Shared(lease) => {
+                Box::pin(self.send_over_http2(origin, &origin_pool, lease, request)).await
+            }
         }
     }
 
@@ -88,32 +90,32 @@ impl Upstream {
     }
 
     /// Returns a lease on a shared connection, or a new connection.
-    async fn acquire_connection(&self, origin: &Origin, home: &OriginPool) -> Result<RequestConnection> {
-        if let Some(lease) = home.lease() {
+    async fn acquire_connection(&self, origin: &Origin, origin_pool: &OriginPool) -> Result<RequestConnection> {
+        if let Some(lease) = origin_pool.lease() {
             return Ok(RequestConnection::Shared(lease));
         }
-        let turn = if home.is_shareable() { Some(home.lock_connect().await?) } else { None };
-        if let Some(lease) = home.lease() {
+        let turn = if origin_pool.is_shareable() { Some(origin_pool.lock_connect().await?) } else { None };
+        if let Some(lease) = origin_pool.lease() {
             return Ok(RequestConnection::Shared(lease));
         }
         // The request that held the lock before may have found that the origin does not support HTTP/2. Then requests
         // need not wait for each other.
-        let mut turn = turn.filter(|_| home.is_shareable());
-        let opened = self.open_connection(origin, home).await;
+        let mut turn = turn.filter(|_| origin_pool.is_shareable());
+        let opened = self.open_connection(origin, origin_pool).await;
         if let (Some(turn), Err(error @ Error::ConnectTimeout { .. })) = (&mut turn, &opened) {
             turn.record_failure(error);
         }
         opened
     }
 
-    async fn open_connection(&self, origin: &Origin, home: &OriginPool) -> Result<RequestConnection> {
+    async fn open_connection(&self, origin: &Origin, origin_pool: &OriginPool) -> Result<RequestConnection> {
         let dialled = self.dialer.connect(origin).await;
-        home.set_shareable(matches!(dialled, Ok(NewConnection::Http2(_))));
+        origin_pool.set_shareable(matches!(dialled, Ok(NewConnection::Http2(_))));
         match dialled? {
             NewConnection::Http1(connection) => Ok(RequestConnection::Exclusive(connection)),
             NewConnection::Http2(stream) => {
                 let (shared, lease) = http2::handshake(stream, http2::KeepAlive::default()).await?;
-                home.add_shared(shared);
+                origin_pool.add_shared(shared);
                 Ok(RequestConnection::Shared(lease))
             }
         }
@@ -123,7 +125,7 @@ impl Upstream {
     async fn send_over_http2(
         &self,
         origin: &Origin,
-        home: &OriginPool,
+        origin_pool: &OriginPool,
         lease: Lease,
         request: OutgoingRequest,
     ) -> Result<IncomingResponse> {
@@ -134,7 +136,7 @@ impl Upstream {
             Err(failed) => failed,
         };
         let Some(body) = again.filter(|_| failed.is_unprocessed || is_replayable) else { return Err(failed.error) };
-        match self.acquire_connection(origin, home).await? {
+        match self.acquire_connection(origin, origin_pool).await? {
             RequestConnection::Exclusive(mut connection) => {
                 let head = http1::exchange(&mut connection, &head, body, body_framing).await?;
                 Ok(self.build_response(head, connection, self.pool.origin_pool(origin)))
@@ -145,9 +147,14 @@ impl Upstream {
         }
     }
 
-    fn build_response(&self, head: http1::MessageHead, connection: Connection, home: OriginPool) -> IncomingResponse {
-        let home = head.is_reusable.then_some(home);
-        let body = http1::Http1BodyReader::new(connection, head.framing, home, self.read_timeout).into();
+    fn build_response(
+        &self,
+        head: http1::MessageHead,
+        connection: Connection,
+        origin_pool: OriginPool,
+    ) -> IncomingResponse {
+        let origin_pool = head.is_reusable.then_some(origin_pool);
+        let body = http1::Http1BodyReader::new(connection, head.framing, origin_pool, self.read_timeout).into();
         IncomingResponse { head: head.response, body }
     }
 }

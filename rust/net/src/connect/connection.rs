@@ -93,11 +93,11 @@ impl Connection {
         }
         // TLS buffers more than its socket accepts, so the flush watches for a rejection too.
         let mut max_wait = None;
-        let through = poll_fn(|context| match self.poll_flush_transport(context) {
+        let flushed = poll_fn(|context| match self.poll_flush_transport(context) {
             Poll::Pending => self.poll_stalled_write(context, &mut max_wait).map(Err),
             done @ Poll::Ready(_) => done,
         });
-        through.await
+        flushed.await
     }
 
     /// Resolves when the provider closes the connection, or begins a response that makes the rest of the request

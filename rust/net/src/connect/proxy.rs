@@ -205,12 +205,12 @@ mod tests {
             ("0.0.0.0/0", &["http://1.1.1.1"], &["https://a.example"]),
             (" ", &[], &["https://a.example"]),
         ];
-        for (entry, direct, through) in rows {
+        for (entry, direct, proxied) in rows {
             let proxies = proxies(&[entry]);
             for url in direct {
                 assert_eq!(proxy_for(&proxies, url), None, "{entry}: {url}");
             }
-            for url in through {
+            for url in proxied {
                 assert!(proxy_for(&proxies, url).is_some(), "{entry}: {url}");
             }
         }

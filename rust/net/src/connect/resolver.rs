@@ -27,8 +27,8 @@ const STACK_BYTES: usize = 512 * 1024;
 pub enum NameTrust {
     /// The name belongs to a provider, a cloud or the operator.
     Trusted,
-    /// A client may have chosen the name. Slow lookups of such names occupy at most half of the threads, so that
-    /// trusted names have the others.
+    /// A client may have chosen the host name. Lookups of such names use at most half of the threads, so that threads
+    /// remain for trusted names.
     Untrusted,
 }
 

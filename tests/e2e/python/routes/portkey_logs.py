@@ -37,10 +37,10 @@ def store_created(name: str, created: Any) -> Any:
     return created
 
 
-def wait_for(look: Callable[[], Any]) -> Any:
-    """Calls `look` until it returns something."""
+def wait_for(probe: Callable[[], Any]) -> Any:
+    """Calls `probe` until it returns something."""
     deadline = time.monotonic() + WAIT_SECONDS
-    while not (actual := look()) and time.monotonic() < deadline:
+    while not (actual := probe()) and time.monotonic() < deadline:
         time.sleep(0.1)
     return actual
 

@@ -38,13 +38,13 @@ ROWS_PER_FILL = 1_000_000
 MAX_MS, MAX_WORKSPACE_MS = 1000 * TIME_FACTOR, 150 * TIME_FACTOR
 MAX_RECORD_BYTES = 100
 MIN_RATIO = 10
-EVERYTHING = LogFilters(
+ALL_SECTIONS = LogFilters(
     organisation_id="org",
     time_of_generation_min=dt.datetime(2026, 11, 1, tzinfo=dt.UTC),
     time_of_generation_max=dt.datetime(2026, 11, 30, 23, 59, tzinfo=dt.UTC),
 )
 # The workspace `w0` has a third of all records.
-ONE_WORKSPACE = msgspec.structs.replace(EVERYTHING, workspace_ids=["w0"])
+ONE_WORKSPACE = msgspec.structs.replace(ALL_SECTIONS, workspace_ids=["w0"])
 GROUPS = ("users", "ai-models", "metadata", "ai_service", "model", "status_code", "api_key", "workspace")
 FEEDBACK = """
 INSERT INTO feedback SELECT uuid(), 'org', 'w' || i % 40, 't' || i * 7, i % 21 - 10, 1, NULL, '2026-11-01'
@@ -99,7 +99,7 @@ def measure_all(engine: DuckDbEngine, filters: LogFilters) -> dict[str, float]:
 
 
 def test_graphs_and_groups_over_millions_of_records_are_fast(filled: DuckDbEngine):
-    whole, part = (measure_all(filled, filters) for filters in (EVERYTHING, ONE_WORKSPACE))
+    whole, part = (measure_all(filled, filters) for filters in (ALL_SECTIONS, ONE_WORKSPACE))
     for name, milliseconds in whole.items():
         print(f"{name}: {milliseconds:.0f} ms, one workspace {part[name]:.0f} ms")
     print(f"at most {max(whole.values()):.0f} ms, one workspace {max(part.values()):.0f} ms with {ROWS} records")
@@ -214,7 +214,7 @@ POSTGRES_QUERIES = (
 
 
 def test_graphs_are_cheaper_than_in_postgresql(filled: DuckDbEngine, postgres: Postgres, tmp_path: Path):
-    queries = build_queries(EVERYTHING)
+    queries = build_queries(ALL_SECTIONS)
     ratios: dict[str, float] = {}
     sums = [0.0, 0.0]
     with closing(open_duckdb(tmp_path / "small")) as small, closing(PostgresTable(postgres.create_database())) as table:

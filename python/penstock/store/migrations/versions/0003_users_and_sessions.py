@@ -53,24 +53,26 @@ def upgrade() -> None:
     for column in ("user_id", "api_key_id", "created_at"):
         op.create_index(op.f(f"ix_sessions_{column}"), "sessions", [column])
     op.create_table(
-        "answers",
+        "idempotent_responses",
         sa.Column("id", sa.String(length=36), nullable=False),
         sa.Column("organisation_id", sa.String(length=36), nullable=False),
         sa.Column("sha256", sa.String(length=64), nullable=False),
-        sa.Column("asked", sa.String(length=64), nullable=False),
+        sa.Column("request_digest", sa.String(length=64), nullable=False),
         sa.Column("status", sa.Integer(), nullable=False),
         sa.Column("sealed", sa.Text(), nullable=True),
         sa.Column("created_at", sa.BigInteger(), nullable=False),
-        sa.ForeignKeyConstraint(["organisation_id"], ["organisations.id"], name=op.f("fk_answers_organisation_id")),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_answers")),
-        sa.UniqueConstraint("sha256", name=op.f("uq_answers_sha256")),
+        sa.ForeignKeyConstraint(
+            ["organisation_id"], ["organisations.id"], name=op.f("fk_idempotent_responses_organisation_id")
+        ),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_idempotent_responses")),
+        sa.UniqueConstraint("sha256", name=op.f("uq_idempotent_responses_sha256")),
     )
-    op.create_index(op.f("ix_answers_created_at"), "answers", ["created_at"])
+    op.create_index(op.f("ix_idempotent_responses_created_at"), "idempotent_responses", ["created_at"])
 
 
 def downgrade() -> None:
     """Drops the tables and the added columns."""
-    for table in ("answers", "sessions", "invites"):
+    for table in ("idempotent_responses", "sessions", "invites"):
         op.drop_table(table)
     with op.batch_alter_table("key_digests") as digests:
         digests.drop_column("sealed")

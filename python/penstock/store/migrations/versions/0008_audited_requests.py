@@ -10,7 +10,9 @@ down_revision = "0007_session_key_digest"
 
 
 def upgrade() -> None:
-    """Creates the table and adds `audit.asked_id`. It stays empty for existing entries, whose requests are unknown."""
+    """Creates the table and adds `audit.audited_request_id`. It stays empty for existing entries, whose requests are
+    unknown.
+    """
     op.create_table(
         "requests",
         sa.Column("id", sa.String(36), nullable=False),
@@ -22,12 +24,12 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_requests")),
     )
     op.create_index(op.f("ix_requests_organisation_id"), "requests", ["organisation_id"])
-    op.add_column("audit", sa.Column("asked_id", sa.String(36), nullable=True))
+    op.add_column("audit", sa.Column("audited_request_id", sa.String(36), nullable=True))
 
 
 def downgrade() -> None:
     """Drops the table and the column."""
     with op.batch_alter_table("audit") as altered:
-        altered.drop_column("asked_id")
+        altered.drop_column("audited_request_id")
     op.drop_index(op.f("ix_requests_organisation_id"), table_name="requests")
     op.drop_table("requests")

@@ -56,15 +56,15 @@ mod tests {
         let prices = Prices::compile(serde_json::from_str(json).unwrap(), &mut problems);
         assert!(problems.is_empty(), "{problems:?}");
         let pricing = RequestPricing { prices: Arc::new(prices), ..RequestPricing::default() };
-        let most =
+        let usage_of =
             |input_tokens, output_tokens| HighestUsage { input_tokens, output_tokens, ..HighestUsage::default() };
-        let cost = |most: &HighestUsage<'_>| pricing.highest_cost("p", "m", 0, most).unwrap();
-        assert_eq!(cost(&most(10, 3)), 5 + 10 * 4 + 3 * 20);
+        let cost = |usage: &HighestUsage<'_>| pricing.highest_cost("p", "m", 0, usage).unwrap();
+        assert_eq!(cost(&usage_of(10, 3)), 5 + 10 * 4 + 3 * 20);
         for usage in [
             Usage { cache_write_1h: 10, audio_out: 3, ..Usage::default() },
             Usage { input: 10, reasoning: 3, service_tier: ServiceTier::Priority, ..Usage::default() },
         ] {
-            assert!(pricing.cost("p", "m", 0, &usage).unwrap().nanodollars <= cost(&most(10, 3)), "{usage:?}");
+            assert!(pricing.cost("p", "m", 0, &usage).unwrap().nanodollars <= cost(&usage_of(10, 3)), "{usage:?}");
         }
         assert_eq!(cost(&HighestUsage { rankings: 2, ..HighestUsage::default() }), 5 + 14);
         let image_params = |quality: &str| ImageParams { count: 2, quality: quality.into(), size: String::new() };
@@ -72,6 +72,6 @@ mod tests {
             |params: &ImageParams| cost(&HighestUsage { images: Some(params), ..HighestUsage::default() });
         assert_eq!((with_images(&image_params("standard")), with_images(&image_params(""))), (5 + 80, 5 + 80));
         assert_eq!(with_images(&image_params("unknown")), 5 + 180);
-        assert_eq!(pricing.highest_cost("p", "other", 0, &most(1, 1)), None);
+        assert_eq!(pricing.highest_cost("p", "other", 0, &usage_of(1, 1)), None);
     }
 }

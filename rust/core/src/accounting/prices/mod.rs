@@ -355,13 +355,13 @@ impl Price {
     /// Returns the cost in a provider's batch, in whole nano-dollars. A bucket without a batch rate is charged at half
     /// of its usual rate if it counts tokens, else at its usual rate.
     pub fn batch_cost(&self, usage: &Usage) -> u64 {
-        let twice = |(at, (count, rate)): (usize, (u64, &u64))| {
+        let doubled_cost = |(at, (count, rate)): (usize, (u64, &u64))| {
             let batch_rate =
                 self.batch_rates.as_ref().filter(|batch| batch.1[at]).map(|batch| 2 * u128::from(batch.0[at]));
             let multiplier = if at < TOKEN_BUCKET_COUNT { 1 } else { 2 };
             batch_rate.unwrap_or_else(|| multiplier * u128::from(*rate)).saturating_mul(count.into())
         };
-        let tokens = usage_buckets(usage).into_iter().zip(self.select_rates(usage)).enumerate().map(twice);
+        let tokens = usage_buckets(usage).into_iter().zip(self.select_rates(usage)).enumerate().map(doubled_cost);
         to_nanodollars(
             u128::from(self.request_picodollars / 2).saturating_add(tokens.fold(0, u128::saturating_add) / 2),
         )
@@ -451,8 +451,8 @@ mod tests {
         let cost_of = |input| find_cost("openai", "x-night", 80_000, Usage { input, ..Usage::default() });
         assert_eq!((cost_of(1), cost_of(2)), (expected_cost("night", 0), expected_cost("night", 1)));
         assert_eq!(find_cost("openai", "x-night", 40_000, Usage::default()), expected_cost("day", 2));
-        let most = Usage { input: u64::MAX, output: u64::MAX, ..Usage::default() };
-        assert_eq!(find_cost("openai", "gpt-4o", 2000, most), expected_cost("new", u64::MAX));
+        let highest_usage = Usage { input: u64::MAX, output: u64::MAX, ..Usage::default() };
+        assert_eq!(find_cost("openai", "gpt-4o", 2000, highest_usage), expected_cost("new", u64::MAX));
     }
 
     #[test]

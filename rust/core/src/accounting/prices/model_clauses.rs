@@ -10,9 +10,12 @@ use serde::Deserialize;
 #[serde(rename_all = "lowercase")]
 pub(crate) enum NameClause {
     Is(Box<str>),
-    Starts(Box<str>),
-    Ends(Box<str>),
-    Has(Box<str>),
+    #[serde(rename = "starts")]
+    StartsWith(Box<str>),
+    #[serde(rename = "ends")]
+    EndsWith(Box<str>),
+    #[serde(rename = "has")]
+    Contains(Box<str>),
     Like(LazyRegex),
     Not(Box<Self>),
     Any(Vec<Self>),
@@ -44,9 +47,9 @@ impl NameClause {
     pub(crate) fn matches(&self, name: &str) -> bool {
         match self {
             Self::Is(text) => name == &**text,
-            Self::Starts(text) => name.starts_with(&**text),
-            Self::Ends(text) => name.ends_with(&**text),
-            Self::Has(text) => name.contains(&**text),
+            Self::StartsWith(text) => name.starts_with(&**text),
+            Self::EndsWith(text) => name.ends_with(&**text),
+            Self::Contains(text) => name.contains(&**text),
             Self::Like(pattern) => pattern.matches(name),
             Self::Not(clause) => !clause.matches(name),
             Self::Any(clauses) => clauses.iter().any(|clause| clause.matches(name)),

@@ -10,7 +10,7 @@ use crate::accounting::prices::{Cost, RequestPricing};
 pub struct SessionUsage {
     /// Usage of the model that the record names.
     pub main: Option<Usage>,
-    pub others: Vec<ModelUsage>,
+    pub other_models: Vec<ModelUsage>,
 }
 
 #[derive(Debug, Default)]
@@ -60,13 +60,13 @@ impl Billing {
     pub(crate) fn cost(&self, provider: &str, model_name: &str, at: u64, is_good: bool) -> Option<Cost> {
         let model = self.backing_model.as_deref().unwrap_or(model_name);
         let cost = |usage| self.tariff.cost(provider, model, at, usage);
-        let Some(SessionUsage { main: rest, others }) = self.session_usage.as_deref() else {
+        let Some(SessionUsage { main: rest, other_models }) = self.session_usage.as_deref() else {
             return match self.image_params.as_deref().filter(|_| is_good) {
                 Some(image_params) => self.tariff.image_cost(provider, model, at, self.usage.as_ref(), image_params),
                 None => cost(self.usage.as_ref()?),
             };
         };
-        let others = others.iter().map(|ModelUsage { model, usage, is_transcription: is_writing }| {
+        let others = other_models.iter().map(|ModelUsage { model, usage, is_transcription: is_writing }| {
             // A transcription model without a known price costs as much as the main model.
             let main_model_cost = || is_writing.then(|| cost(usage)).flatten();
             self.tariff.for_other_model(model).cost(provider, model, at, usage).or_else(main_model_cost)

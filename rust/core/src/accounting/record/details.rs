@@ -423,7 +423,7 @@ mod tests {
             assert_eq!(details.attempts.len(), count);
             details.add_attempt(attempt(500));
         }
-        // The list is full.
+        // The list now has `MAX_ATTEMPTS` attempts, so this one is not stored.
         details.add_attempt(attempt(429));
         details.describe_new_attempt(MAX_ATTEMPTS, "not in the list".into());
         let messages: Vec<_> = details.attempts.iter().filter_map(|one| one.provider_message.as_deref()).collect();

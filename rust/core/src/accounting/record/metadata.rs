@@ -115,7 +115,7 @@ impl Metadata {
         }
     }
 
-    /// Returns all pairs.
+    /// Returns all metadata as key-value pairs.
     pub fn pairs(&self) -> &[(String, String)] {
         &self.pairs
     }

@@ -22,7 +22,7 @@ struct Pending {
     /// For each owner, the number of all its unacknowledged bytes, and the number of those that are in `lines`.
     owners: HashMap<Owner, (usize, usize)>,
     /// For each batch that `take_pending` returned, the number of bytes of each owner. The oldest batch is first.
-    taken: VecDeque<Vec<(Owner, usize)>>,
+    unacknowledged: VecDeque<Vec<(Owner, usize)>>,
 }
 
 pub struct Outbox {
@@ -96,7 +96,7 @@ impl Outbox {
         }
         let in_batch = queue.owners.iter_mut().map(|(owner, (_, pending))| (*owner, mem::take(pending)));
         let in_batch = in_batch.filter(|(_, bytes)| *bytes > 0).collect();
-        queue.taken.push_back(in_batch);
+        queue.unacknowledged.push_back(in_batch);
         Some(mem::replace(&mut queue.lines, buffer))
     }
 
@@ -104,7 +104,7 @@ impl Outbox {
     /// the limit.
     pub fn acknowledge(&self, mut lines: Vec<u8>) {
         let mut queue = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
-        for (owner, bytes) in queue.taken.pop_front().unwrap_or_default() {
+        for (owner, bytes) in queue.unacknowledged.pop_front().unwrap_or_default() {
             if let Some(used) = queue.owners.get_mut(&owner) {
                 used.0 = used.0.saturating_sub(bytes);
                 if used.0 == 0 {
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_cannot_use_the_share_of_others() {
+    fn owner_share_of_the_outbox_is_bounded() {
         let outbox = Outbox::new(1200);
         let push = |owner| outbox.push_line(owner, |lines| lines.extend_from_slice(&[b'x'; 99]));
         (0..50).for_each(|_| push(1));

@@ -244,7 +244,7 @@ impl ResponseTap {
     fn record(&self, chunk: &Bytes) {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut *held {
-            None => self.entry.add_body_piece(FrameKind::UpstreamResponse, chunk),
+            None => self.entry.add_body_chunk(FrameKind::UpstreamResponse, chunk),
             Some(chunks) => {
                 // One chunk beyond the limit is enough for the entry to mark the body as cut.
                 if chunks.iter().map(Bytes::len).sum::<usize>() <= self.entry.body_limit() {
@@ -264,7 +264,7 @@ impl ResponseTap {
     fn open(&self) {
         let held = mem::take(&mut *self.held.lock().unwrap_or_else(PoisonError::into_inner));
         for chunk in held.unwrap_or_default() {
-            self.entry.add_body_piece(FrameKind::UpstreamResponse, &chunk);
+            self.entry.add_body_chunk(FrameKind::UpstreamResponse, &chunk);
         }
     }
 }

@@ -59,9 +59,9 @@ pub struct SessionEvents {
 }
 
 impl SessionEvents {
-    pub fn add(&mut self, after: Duration, mark: SessionEvent) {
+    pub fn add(&mut self, after: Duration, event: SessionEvent) {
         if self.entries.len() < MAX_EVENTS {
-            self.entries.push((after, mark));
+            self.entries.push((after, event));
         } else {
             self.dropped_count += 1;
         }
@@ -394,7 +394,7 @@ impl RequestLog {
     pub(crate) fn apply_deferred_charge(&mut self) {
         let Some(DeferredBilling::Existing(charge)) = self.billing.deferred_billing.take() else { return };
         let Some((model, provider_model)) =
-            charge.filter(|_| self.billing.usage.is_some()).and_then(PendingCharge::settle)
+            charge.filter(|_| self.billing.usage.is_some()).and_then(PendingCharge::take_models)
         else {
             self.billing.usage = None;
             return;

@@ -50,7 +50,7 @@ impl RequestLog {
         body.with_watcher(Box::new(move |bytes| {
             entry.request_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
             if is_recording {
-                entry.add_body_piece(FrameKind::ClientRequest, bytes);
+                entry.add_body_chunk(FrameKind::ClientRequest, bytes);
             }
         }))
     }
@@ -116,7 +116,7 @@ impl Record {
     pub fn record_received_chunk(&self, chunk: &[u8]) {
         let bodies = &self.log.bodies;
         if let (true, Some(entry)) = (bodies.is_forwarded, &bodies.entry) {
-            entry.add_body_piece(FrameKind::UpstreamResponse, chunk);
+            entry.add_body_chunk(FrameKind::UpstreamResponse, chunk);
         }
     }
 
@@ -124,7 +124,7 @@ impl Record {
     pub fn record_delivered_chunk(&self, chunk: &[u8]) {
         let bodies = &self.log.bodies;
         if let (true, Some(entry)) = (!bodies.is_forwarded || self.log.hides_usage, &bodies.entry) {
-            entry.add_body_piece(FrameKind::ClientResponse, chunk);
+            entry.add_body_chunk(FrameKind::ClientResponse, chunk);
         }
     }
 }

@@ -10,7 +10,7 @@ use super::ColumnType;
 pub(super) struct LineReader<'c, 'l> {
     names: Vec<&'c [u8]>,
     by_name: HashMap<&'c [u8], usize>,
-    /// For each column, the column that followed it in an earlier line. The last entry is the first column of that
+    /// Expected next column for each column, learned from an earlier line. The last entry is the first column of that
     /// line. Comparing a key with this one name is cheaper than a look-up in `by_name`.
     followers: Vec<usize>,
     /// JSON of each column in the current line.

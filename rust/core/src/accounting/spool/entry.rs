@@ -27,7 +27,7 @@ const BODY_KINDS: [FrameKind; 4] =
 /// States if the bodies of a request are recorded completely.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BodyStatus {
-    Kept,
+    Complete,
     /// At least one body was cut at the limit.
     Cut,
     /// At least one body was left out, because the spool was nearly full or could not be written.
@@ -39,7 +39,7 @@ pub enum BodyStatus {
 impl BodyStatus {
     pub fn name(self) -> &'static str {
         match self {
-            Self::Kept => "kept",
+            Self::Complete => "complete",
             Self::Cut => "cut",
             Self::Dropped => "dropped",
             Self::Off => "off",
@@ -114,7 +114,7 @@ impl Bodies {
         match (self.is_dropped, self.is_cut) {
             (true, _) => BodyStatus::Dropped,
             (_, true) => BodyStatus::Cut,
-            _ => BodyStatus::Kept,
+            _ => BodyStatus::Complete,
         }
     }
 
@@ -170,7 +170,7 @@ impl SpoolEntry {
     }
 
     /// Adds a chunk of a body that is passing through.
-    pub fn add_body_piece(&self, kind: FrameKind, chunk: &[u8]) {
+    pub fn add_body_chunk(&self, kind: FrameKind, chunk: &[u8]) {
         let mut bodies = self.lock_bodies();
         let Some(remaining) = bodies.admit(kind, chunk.len(), self.spool.body_bytes) else { return };
         for chunk in chunk[..remaining].chunks(MAX_BODY_FRAME_BYTES) {
@@ -206,7 +206,7 @@ impl SpoolEntry {
         }
     }
 
-    /// Writes fields that replace those of a record that has already ended.
+    /// Writes an amendment: fields that replace those of a record that is already complete.
     pub fn amend(&self, source: Source, write: impl Fn(&mut Vec<u8>)) {
         self.spool.write(source, self.id, false, |batch| batch.add_json(FrameKind::Amend, 0, &write));
     }

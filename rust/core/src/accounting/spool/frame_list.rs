@@ -119,8 +119,8 @@ mod tests {
             [(BEGIN, 2), (ClientRequest as u8, 2), (END, 1), (END, 2), (BEGIN, 3), (Amend as u8, 3)].to_vec();
         assert_eq!(kinds(&list), expected);
         assert_eq!((list.end, list.is_damaged, list.needed), (data.len(), false, FRAME_HEADER_BYTES));
-        let places = list.frames.iter().map(|listed| (listed.start / 30, listed.is_whole)).collect::<Vec<_>>();
-        assert_eq!(places, [(1, false), (2, false), (3, true), (4, false), (5, false), (6, false)]);
+        let positions = list.frames.iter().map(|listed| (listed.start / 30, listed.is_whole)).collect::<Vec<_>>();
+        assert_eq!(positions, [(1, false), (2, false), (3, true), (4, false), (5, false), (6, false)]);
     }
 
     #[test]

@@ -108,7 +108,7 @@ fn full_segments_are_followed_by_the_next() {
     let spool = open_spool(&root, |settings| settings.record_body_bytes = usize::MAX);
     let entry = SpoolEntry::new(Arc::clone(&spool), Uuid::nil(), Duration::ZERO);
     let chunk = vec![b'x'; 20 * 1024 * 1024];
-    (0..4).for_each(|_| entry.add_body_piece(FrameKind::UpstreamResponse, &chunk));
+    (0..4).for_each(|_| entry.add_body_chunk(FrameKind::UpstreamResponse, &chunk));
     entry.end(OWNER, false, |out, _| out.extend_from_slice(b"{}"));
     assert_eq!(segment_paths(&root).len(), 2);
     let frames = read_frames(&root);
@@ -199,7 +199,7 @@ fn bodies_are_left_out_of_a_nearly_full_spool_and_records_wait_while_it_is_full(
     let ends = |frames: Vec<(u8, u8, Vec<u8>)>| {
         frames.into_iter().filter(|frame| frame.0 == 6).map(|frame| frame.2).collect::<Vec<_>>()
     };
-    assert_eq!(ends(read_frames(&root)), [&b"kept"[..], b"dropped"]);
+    assert_eq!(ends(read_frames(&root)), [&b"complete"[..], b"dropped"]);
     assert_eq!(spool.counters().bodies_dropped, 1);
     assert_eq!(write_end(&spool, Source::Refused, b"refused"), Written::Dropped);
     (0..30).for_each(|_| record(0));
@@ -231,10 +231,10 @@ fn bodies_are_cut_at_the_limit_and_flagged() {
     let entry = SpoolEntry::new(Arc::clone(&spool), Uuid::nil(), Duration::ZERO);
     entry.add_complete_body(FrameKind::ClientRequest, Bytes::from_static(b"0123456789"));
     entry.begin(OWNER, |out| out.extend_from_slice(b"{}"));
-    entry.add_body_piece(FrameKind::UpstreamResponse, b"01234");
-    entry.add_body_piece(FrameKind::UpstreamResponse, b"56789");
-    entry.add_body_piece(FrameKind::UpstreamResponse, b"x");
-    entry.add_body_piece(FrameKind::UpstreamResponse, b"y");
+    entry.add_body_chunk(FrameKind::UpstreamResponse, b"01234");
+    entry.add_body_chunk(FrameKind::UpstreamResponse, b"56789");
+    entry.add_body_chunk(FrameKind::UpstreamResponse, b"x");
+    entry.add_body_chunk(FrameKind::UpstreamResponse, b"y");
     entry.end(OWNER, false, |out, status| out.extend_from_slice(status.name().as_bytes()));
     let expected = [
         (1, 0, b"{}".to_vec()),
@@ -250,8 +250,8 @@ fn a_body_that_is_cut_after_it_was_written_ends_with_a_flagged_frame() {
     let root = test_folder();
     let spool = open_spool(&root, |settings| settings.record_body_bytes = 8192);
     let entry = SpoolEntry::new(Arc::clone(&spool), Uuid::nil(), Duration::ZERO);
-    entry.add_body_piece(FrameKind::ClientResponse, &[b'x'; 8192]);
-    entry.add_body_piece(FrameKind::ClientResponse, b"more");
+    entry.add_body_chunk(FrameKind::ClientResponse, &[b'x'; 8192]);
+    entry.add_body_chunk(FrameKind::ClientResponse, b"more");
     entry.end(OWNER, false, |out, _| out.extend_from_slice(b"{}"));
     let frames = read_frames(&root);
     assert_eq!(frames[0].1, 0);

@@ -120,15 +120,17 @@ async fn retrieve_content(
 ) -> FileStoreResult {
     let (_, response) = request_json(client, InternalRequest::new("GET", client_request.route.path)).await?;
     let urls = kind.download_urls(&response);
-    let Some((first, others)) = urls.split_first() else { return Err(no_content_error(client, kind, &response)) };
+    let Some((first, remaining_urls)) = urls.split_first() else {
+        return Err(no_content_error(client, kind, &response));
+    };
     let defer_fetch = |url: &&str| {
         let fetching = client.prepare_fetch(url)?;
-        let later: DeferredBody = Box::new(move || Box::pin(fetch_next_file(fetching, kind)));
-        Ok(later)
+        let deferred_fetch: DeferredBody = Box::new(move || Box::pin(fetch_next_file(fetching, kind)));
+        Ok(deferred_fetch)
     };
-    let others = others.iter().map(defer_fetch).collect::<Result<_>>()?;
+    let deferred = remaining_urls.iter().map(defer_fetch).collect::<Result<_>>()?;
     let (IncomingResponse { head, body }, mut deadline) = client.fetch(first).await?;
-    let mut body = ResponseBody::from_sequence(decode_to_lines(body, kind), others);
+    let mut body = ResponseBody::from_sequence(decode_to_lines(body, kind), deferred);
     // Read the first chunk before responding, so that an unreadable file yields an error status instead of a broken
     // stream.
     deadline.enforce(pin!(body.wait_for_first_chunk())).await?;
@@ -277,7 +279,7 @@ impl ContentUpload<'_> {
 }
 
 impl UploadSink for DatasetUpload<'_> {
-    async fn begin(&mut self, file: &FileInfo) -> FileStoreResult<()> {
+    async fn begin_file(&mut self, file: &FileInfo) -> FileStoreResult<()> {
         let (path, query, field) = self.create_dataset(file).await?;
         let mut upload = self.start_content_upload(path, query, &file.unique_id);
         let head = format!(

@@ -169,7 +169,7 @@ impl<'p> BucketUpload<'p> {
 }
 
 impl UploadSink for BucketUpload<'_> {
-    async fn begin(&mut self, file: &FileInfo) -> FileStoreResult<()> {
+    async fn begin_file(&mut self, file: &FileInfo) -> FileStoreResult<()> {
         let (client, bucket) = (self.client, self.bucket);
         let lacks = |message| client.option_error(message);
         let options = &client.target.options;

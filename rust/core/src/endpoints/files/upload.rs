@@ -42,7 +42,7 @@ pub struct FileInfo {
 
 /// Destination of an uploaded file.
 pub trait UploadSink {
-    async fn begin(&mut self, file: &FileInfo) -> FileStoreResult<()>;
+    async fn begin_file(&mut self, file: &FileInfo) -> FileStoreResult<()>;
     async fn write(&mut self, bytes: Vec<u8>) -> FileStoreResult<()>;
     /// Completes the upload and returns the file object for the client.
     async fn finish(&mut self) -> FileStoreResult;
@@ -118,7 +118,7 @@ impl FormUpload<'_> {
             self.translator = (file.purpose == BATCH_PURPOSE).then(|| self.new_translator());
             // Translate first, so that nothing is started for invalid lines.
             let translated = self.translate_pending().await?;
-            sink.begin(&file).await?;
+            sink.begin_file(&file).await?;
             self.is_started = true;
             return sink.write(translated).await;
         }

@@ -173,15 +173,15 @@ pub fn find_provider_tool<'t>(
                 CLIENT_TOOLS.contains(&kind) || CLIENT_TOOL_PREFIXES.iter().any(|prefix| kind.starts_with(prefix));
             (!is_client_tool).then_some(kind)
         }
-        // The client runs what has a schema of its own in Anthropic's format.
+        // In Anthropic's format, a tool with `input_schema` is run by the client.
         None if !is_named_by_field && names.clone().any(|name| name == "input_schema") => None,
         None => names.find(|name| !CLIENT_TOOL_FIELDS.contains(name)),
     }
 }
 
-/// Where the content of an object in a message is, as far as the names of its fields tell.
+/// Location of the content of a message part, judged by the names of its fields.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum ContentPlace {
+pub enum ContentLocation {
     /// In the body, as base64.
     Bytes,
     /// In the body, as text or as fields.
@@ -193,8 +193,8 @@ pub enum ContentPlace {
     Unknown,
 }
 
-impl ContentPlace {
-    /// `kind` is the type of the object, and `names` are those of its fields that have a value. `source` is the place
+impl ContentLocation {
+    /// `kind` is the type of the object, and `names` are those of its fields that have a value. `source` is the location
     /// of its field `source`.
     pub fn from_fields(kind: &str, names: &[Cow<'_, str>], source: Self) -> Self {
         let has = |name: &str| names.iter().any(|other| other == name);
@@ -212,7 +212,7 @@ impl ContentPlace {
         }
     }
 
-    /// Returns true if content at this place has a bound as the value of this field: Bedrock's recordings, and
+    /// Returns true if content at this location has a bound as the value of this field: Bedrock's recordings, and
     /// documents in Cohere's results of tools.
     pub fn is_bounded_in(self, field: &str) -> bool {
         matches!((field, self), ("audio", Self::Bytes) | ("document", Self::Text))

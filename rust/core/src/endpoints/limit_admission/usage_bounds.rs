@@ -248,7 +248,7 @@ impl UsageBounds {
 /// Returns true if a request only reads, deletes or stores data at a provider.
 fn uses_nothing(client_request: &ClientRequest<'_>, operation: Operation) -> bool {
     match operation.body_kind() {
-        Some(BodyKind::Nothing) => true,
+        Some(BodyKind::NoBody) => true,
         Some(_) => {
             operation.counts_tokens()
                 || operation.is_file_operation()

@@ -199,7 +199,7 @@ fn set_session_usage(record: &mut Record, meter: &Meter) {
     }
     let others = meter.other_models.clone();
     record.log.billing.session_usage =
-        (!others.is_empty()).then(|| Box::new(SessionUsage { main: meter.usage, others }));
+        (!others.is_empty()).then(|| Box::new(SessionUsage { main: meter.usage, other_models: others }));
 }
 
 /// Reserves the amount that a session has used so far.

@@ -69,7 +69,7 @@ static LANGUAGES: LazyLock<Vec<LetterPairs>> = LazyLock::new(|| {
 });
 
 impl LetterPairs {
-    fn bits_of(&self, pair: LetterPair) -> u32 {
+    fn information_bits(&self, pair: LetterPair) -> u32 {
         let index = |letter| self.letters.get(&letter).copied();
         match (index(pair.first), index(pair.second)) {
             (Some(first), Some(second)) => self.bits[first * self.letters.len() + second].into(),
@@ -108,8 +108,9 @@ fn bits_per_pair(text: &str) -> Option<f64> {
         return None;
     }
     let count: u32 = pairs.values().sum();
-    let bits =
-        |language: &LetterPairs| -> u32 { pairs.iter().map(|(pair, count)| language.bits_of(*pair) * count).sum() };
+    let bits = |language: &LetterPairs| -> u32 {
+        pairs.iter().map(|(pair, count)| language.information_bits(*pair) * count).sum()
+    };
     let least = LANGUAGES.iter().map(bits).min()?;
     Some(f64::from(least) / STEPS_PER_BIT / f64::from(count))
 }

@@ -76,9 +76,9 @@ struct RequiredPairs {
 
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum OneOrMore {
+enum OneOrSeveral {
     One(String),
-    More(Vec<String>),
+    Several(Vec<String>),
 }
 
 impl RequiredPairs {
@@ -86,7 +86,7 @@ impl RequiredPairs {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
         struct RequiredPairsParameters {
-            metadata_pairs: BTreeMap<String, OneOrMore>,
+            metadata_pairs: BTreeMap<String, OneOrSeveral>,
             #[serde(default = "all")]
             operator: Operator,
             #[serde(default)]
@@ -96,8 +96,8 @@ impl RequiredPairs {
         let mut pairs = Vec::new();
         for (key, values) in metadata_pairs {
             let values = match values {
-                OneOrMore::One(value) => vec![value],
-                OneOrMore::More(values) => values,
+                OneOrSeveral::One(value) => vec![value],
+                OneOrSeveral::Several(values) => values,
             };
             let expected = ExpectedValues::compile(values, match_type)
                 .map_err(|message| (format!(".metadataPairs.{key}"), message))?;

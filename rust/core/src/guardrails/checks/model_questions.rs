@@ -153,8 +153,7 @@ impl ModelDecision {
     async fn decide(&self, hosts: &dyn HostAccess, texts: Vec<String>) -> Result<CheckOutcome, CheckError> {
         let bytes: usize = texts.iter().map(String::len).sum();
         if bytes > MAX_QUESTION_BYTES {
-            let explanation =
-                format!("the text has {bytes} bytes; a model is asked about {MAX_QUESTION_BYTES} at most");
+            let explanation = format!("the text has {bytes} bytes; a model checks at most {MAX_QUESTION_BYTES}");
             return Ok(CheckOutcome::new(
                 false,
                 json!({"verdict": false, "not": self.not, "explanation": explanation}),

@@ -26,7 +26,7 @@ struct AddPrefix {
     prefix: String,
     #[serde(default = "user")]
     apply_to_role: String,
-    #[serde(default = "yes")]
+    #[serde(default = "default_true")]
     add_to_existing: bool,
     #[serde(default)]
     only_if_empty: bool,
@@ -36,7 +36,7 @@ fn user() -> String {
     "user".to_owned()
 }
 
-fn yes() -> bool {
+fn default_true() -> bool {
     true
 }
 

@@ -85,13 +85,13 @@ impl Profanity {
         let (lower, positions) = to_lower_case(text);
         let continues = |letter: Option<char>| letter.is_some_and(|letter| letter.is_alphanumeric() || letter == '_');
         // A word must stand alone, so that a place name with a profane part is not found.
-        let stands_alone = |range: &Range<usize>| {
+        let has_word_boundaries = |range: &Range<usize>| {
             !continues(lower[..range.start].chars().next_back()) && !continues(lower[range.end..].chars().next())
         };
         let (mut ranges, mut at) = (Vec::new(), 0);
         while let Some(word) = self.words.find(aho_corasick::Input::new(&lower).range(at..)) {
             let range = word.range();
-            if stands_alone(&range) {
+            if has_word_boundaries(&range) {
                 at = range.end;
                 ranges.push(positions[range.start]..positions[range.end]);
             } else {

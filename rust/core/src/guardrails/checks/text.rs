@@ -191,7 +191,7 @@ impl Check for RegexMatch {
 
     fn run(&self, input: &CheckInput<'_>) -> Result<CheckOutcome, CheckError> {
         let scope = self.common.scope;
-        let selected = if self.common.not { input.select(scope, false) } else { input.select_known(scope) };
+        let selected = if self.common.not { input.select(scope, false) } else { input.select_known_fields(scope) };
         let text = &*selected.text;
         if text.is_empty() {
             return Err(missing_text());
@@ -204,8 +204,8 @@ impl Check for RegexMatch {
             json!({"matchedText": &text[matched.range.clone()], "index": text[..matched.range.start].encode_utf16().count(),
                 "groups": groups, "captures": matched.captures})
         });
-        let does = if details.is_some() { "matches" } else { "does not match" };
-        let explanation = format!("the text {does} the pattern");
+        let verb = if details.is_some() { "matches" } else { "does not match" };
+        let explanation = format!("the text {verb} the pattern");
         Ok(CheckOutcome::new(
             verdict,
             json!({"regexPattern": self.rule, "not": self.common.not, "verdict": verdict, "explanation": explanation,
@@ -231,7 +231,7 @@ impl Unit {
         }
     }
 
-    fn default_most(self) -> u64 {
+    fn default_max(self) -> u64 {
         if self == Self::Characters { 9_999_999 } else { 99_999 }
     }
 
@@ -259,17 +259,17 @@ fn count_ascii_words(text: &[u8]) -> usize {
 #[derive(Debug)]
 struct TextCount {
     unit: Unit,
-    least: u64,
-    most: u64,
+    min_count: u64,
+    max_count: u64,
     common: TextParameters,
 }
 
 impl TextCount {
     fn compile(parameters: Value, unit: Unit) -> CompileResult {
-        let [least, most, ..] = unit.names();
+        let [min_name, max_name, ..] = unit.names();
         let bound = |name: &str, default| parameters[name].as_u64().unwrap_or(default);
-        let (least, most) = (bound(least, 0), bound(most, unit.default_most()));
-        Ok(Box::new(Self { unit, least, most, common: read_parameters(parameters)? }))
+        let (min_count, max_count) = (bound(min_name, 0), bound(max_name, unit.default_max()));
+        Ok(Box::new(Self { unit, min_count, max_count, common: read_parameters(parameters)? }))
     }
 }
 
@@ -281,12 +281,12 @@ impl Check for TextCount {
             return Err(missing_text());
         }
         let count = self.unit.count(text);
-        let verdict = (self.least..=self.most).contains(&count) != self.common.not;
-        let [.., least, most, counted] = self.unit.names();
-        let explanation = format!("the text has {count}; allowed are {} to {}", self.least, self.most);
+        let verdict = (self.min_count..=self.max_count).contains(&count) != self.common.not;
+        let [.., min_key, max_key, count_key] = self.unit.names();
+        let explanation = format!("the text has {count}; allowed are {} to {}", self.min_count, self.max_count);
         Ok(CheckOutcome::new(
             verdict,
-            json!({counted: count, least: self.least, most: self.most, "not": self.common.not, "verdict": verdict,
+            json!({count_key: count, min_key: self.min_count, max_key: self.max_count, "not": self.common.not, "verdict": verdict,
                 "explanation": explanation, "textExcerpt": excerpt(text)}),
         ))
     }

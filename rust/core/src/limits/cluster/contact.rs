@@ -16,7 +16,7 @@ use crate::limits::{node_counters::NodeCounters, now_ms};
 const FILE_BYTES: usize = 41;
 /// Maximum number of counters in `RedisContact::saved`. When it is reached, `saved` is cleared, so the file may contain
 /// a counter twice.
-const MAX_SAVED: usize = 100_000;
+const MAX_SAVED_SHARES: usize = 100_000;
 
 #[derive(Debug)]
 pub(super) struct RedisContact {
@@ -78,7 +78,7 @@ impl RedisContact {
     /// Adds a counter of which this worker took a share to the file.
     pub fn add_share(&self, counter_id: &str, group: &str) {
         let mut saved = self.saved.lock().unwrap_or_else(PoisonError::into_inner);
-        if saved.len() >= MAX_SAVED {
+        if saved.len() >= MAX_SAVED_SHARES {
             saved.clear();
         }
         if let Some(path) = &self.shares

@@ -16,7 +16,7 @@ const REFRESH_MS: u64 = 10_000;
 const RESTORE_MS: u64 = 1500;
 /// Interval at which the reserve of an unused lease is adapted to the amount that is left.
 const RESERVE_REFRESH_MS: u64 = 2000;
-/// Maximum number of counters of a worker that have a reserve.
+/// Maximum number of counters for which a worker has a reserve.
 const MAX_RESERVES: usize = 256;
 /// Maximum number of reserves that are adapted in one round.
 const MAX_REFRESHES: usize = 64;
@@ -51,7 +51,7 @@ impl ClusterLimiter {
         if *known != current {
             if known.is_some() {
                 self.restored_ms.store(now_ms + RESTORE_MS, Ordering::Relaxed);
-                self.others().lose(now_ms);
+                self.lock_other_workers().mark_counters_lost(now_ms);
                 self.mark_all_dirty();
             }
             if current.is_some() {

@@ -63,7 +63,7 @@ pub(super) struct ClusterLease {
     pub recorded: u64,
     pub corrected: i64,
     /// Fields in Redis that the next write removes.
-    pub stale: Vec<String>,
+    pub removed_fields: Vec<String>,
     pub recent: RecentAmounts,
     /// Locked while the fields of this worker are written, so that writes keep their order.
     pub writing: Arc<tokio::sync::Mutex<()>>,
@@ -75,7 +75,7 @@ impl ClusterLease {
             limit: rule.limit,
             left: rule.limit,
             is_hard: rule.enforcement == Enforcement::Hard,
-            ..Self::of_counter(rule.counter_id.clone(), group.into(), rule.window)
+            ..Self::for_counter(rule.counter_id.clone(), group.into(), rule.window)
         }
     }
 
@@ -87,11 +87,11 @@ impl ClusterLease {
             used_ms: now_ms,
             is_dirty: true,
             is_share: true,
-            ..Self::of_counter(counter_id, group, window)
+            ..Self::for_counter(counter_id, group, window)
         }
     }
 
-    fn of_counter(counter_id: Box<str>, group: Box<str>, window: LimitWindow) -> Self {
+    fn for_counter(counter_id: Box<str>, group: Box<str>, window: LimitWindow) -> Self {
         Self {
             counter_id,
             group,
@@ -116,7 +116,7 @@ impl ClusterLease {
             resets: 0,
             recorded: 0,
             corrected: 0,
-            stale: Vec::new(),
+            removed_fields: Vec::new(),
             recent: RecentAmounts::default(),
             writing: Arc::default(),
         }
@@ -136,7 +136,7 @@ impl ClusterLease {
             return;
         }
         let length = rule.window.sliding_part_ms();
-        let carried = if length > 0 && self.free > 0 && keeps_free(self) { self.free } else { 0 };
+        let carried_over = if length > 0 && self.free > 0 && keeps_free(self) { self.free } else { 0 };
         if let Some(number) = start_ms.checked_div(length) {
             self.past.push((self.start_ms, self.settled.saturating_add(self.held)));
             let oldest = number.saturating_sub(SLIDING_PARTS) * length;
@@ -146,7 +146,8 @@ impl ClusterLease {
         } else {
             (self.left, self.confirmed_ms, self.is_dirty) = (rule.limit, 0, false);
         }
-        (self.start_ms, self.settled, self.held, self.free, self.granted) = (start_ms, 0, 0, carried, carried);
+        (self.start_ms, self.settled, self.held, self.free, self.granted) =
+            (start_ms, 0, 0, carried_over, carried_over);
         (self.is_share, self.retry_ms, self.share_ms, self.reserved_ms) = (false, 0, 0, 0);
         self.held_by_others = 0;
     }
@@ -169,7 +170,7 @@ impl ClusterLease {
         if is_confirmed { self.free } else { 0 }
     }
 
-    pub fn own_settled(&self) -> u64 {
+    pub fn total_settled(&self) -> u64 {
         self.past.iter().fold(self.settled, |sum, (_, amount)| sum.saturating_add(*amount))
     }
 
@@ -185,7 +186,12 @@ impl ClusterLease {
         let start_ms = if self.window.sliding_part_ms() > 0 { 0 } else { self.start_ms };
         let name = format!("{}:{start_ms}:{}:{}", self.counter_id, self.resets, self.group);
         self.is_dirty = false;
-        CounterWrite { name, fields, stale: std::mem::take(&mut self.stale), ttl_ms: ttl_ms(self.window, now_ms) }
+        CounterWrite {
+            name,
+            fields,
+            removed_fields: std::mem::take(&mut self.removed_fields),
+            ttl_ms: ttl_ms(self.window, now_ms),
+        }
     }
 
     /// Returns the reserve that the lease keeps while no request uses it.

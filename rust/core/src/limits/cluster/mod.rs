@@ -58,7 +58,7 @@ pub struct ClusterLimiter {
     worker_count: u64,
     hasher: RandomState,
     leases: Mutex<ClusterLeases>,
-    others: Mutex<OtherWorkers>,
+    other_workers: Mutex<OtherWorkers>,
     /// Locked while this worker announces itself.
     announcement: tokio::sync::Mutex<SentAnnouncement>,
     /// Contact of this worker with Redis, including that of its previous process.
@@ -124,7 +124,7 @@ impl ClusterLimiter {
             worker_count: worker_count.max(1),
             hasher: RandomState::new(),
             leases: Mutex::default(),
-            others: Mutex::default(),
+            other_workers: Mutex::default(),
             announcement: tokio::sync::Mutex::new(sent),
             contact,
             started_ms: current_ms(),
@@ -209,7 +209,7 @@ impl ClusterLimiter {
         self.lock().by_hash.get(&self.hash(&rule.counter_id, group))?.recent.estimate(rule)
     }
 
-    /// Returns the amounts that requests hold of budgets, as `Limiter::list_held` does.
+    /// Returns the reserved amounts of budgets, in the format of `Limiter::list_held`.
     pub fn list_held(&self, now_ms: u64) -> Vec<(Box<str>, Box<str>, u64)> {
         let leases = self.lock();
         let used = leases.by_hash.values().filter(|lease| lease.window.is_budget() && lease.held_by_all() > 0);
@@ -247,7 +247,7 @@ impl ClusterLimiter {
         let Some(writing) = self.lock().by_hash.get(&hash).map(|lease| Arc::clone(&lease.writing)) else {
             return false;
         };
-        let _turn = writing.lock().await;
+        let _write_guard = writing.lock().await;
         let known = rule.is_budget().then(|| read_recorded(ledger, rule, group)).flatten();
         let Some((claim, write)) = self.begin_acquire(hash, rule, amount, known, now_ms) else {
             return self.has_left(hash, amount, now_ms);
@@ -282,7 +282,7 @@ impl ClusterLimiter {
         let others = OthersUsage::add_up(&fields, self.member, claim.part.window, now_ms);
         let announcements = parse_announcements(&workers, &self.name);
         let (reserved, is_incomplete) = {
-            let workers = self.others();
+            let workers = self.lock_other_workers();
             let reserved = workers.reserved(&announcements, claim.part, &others, now_ms);
             (reserved, workers.is_incomplete(&announcements, claim.part.start_ms))
         };
@@ -348,9 +348,9 @@ impl ClusterLimiter {
             lease.is_dirty = true;
             return None;
         }
-        let allowed = others.allowed(lease.limit, lease.own_settled(), lease.recorded, lease.corrected);
+        let allowed = others.allowed(lease.limit, lease.total_settled(), lease.recorded, lease.corrected);
         let allowed = allowed.saturating_sub(reserved);
-        (lease.stale, lease.held_by_others) = (others.stale, others.outstanding);
+        (lease.removed_fields, lease.held_by_others) = (others.removed_fields, others.outstanding);
         // Amounts that requests used meanwhile are settled and no longer outstanding, so the lease cannot grow beyond
         // the claim.
         let claimed = target.saturating_sub(lease.settled);
@@ -387,7 +387,7 @@ impl ClusterLimiter {
 
     /// Returns the number of workers of all nodes, as far as Redis reports it.
     pub fn known_members(&self) -> u64 {
-        (self.others().count() + 1).max(self.worker_count)
+        (self.lock_other_workers().count() + 1).max(self.worker_count)
     }
 
     /// Returns true if the unused amount of a sliding window stays in the lease. That is so while Redis is away and
@@ -398,8 +398,8 @@ impl ClusterLimiter {
         self.is_lost.load(Ordering::Relaxed) && lease.start_ms + length >= reserved_ms
     }
 
-    fn others(&self) -> MutexGuard<'_, OtherWorkers> {
-        self.others.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_other_workers(&self) -> MutexGuard<'_, OtherWorkers> {
+        self.other_workers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn bounded_group<'g>(

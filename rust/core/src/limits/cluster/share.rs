@@ -12,7 +12,7 @@ use crate::{
         counter::{Amount, WorkerReport},
         node_counters::{KnownMembers, NodeCounters},
         now_ms,
-        rule::window_of_counter,
+        rule::parse_counter_window,
         window::{LimitWindow, SLIDING_PARTS},
     },
     state::shared::redis::QueryError,
@@ -24,7 +24,8 @@ const BUDGET_SHARE_INTERVAL_MS: u64 = 10_000;
 /// A worker takes its share of a budget divided by this number at once, because the ledger may lack recent usage.
 const BUDGET_SHARE_PARTS: u64 = 2;
 
-/// A worker takes its unused share of a fixed window divided by this number at once. It loses that part if killed.
+/// Divisor of the part of its unused share that a worker takes from a fixed window at one time. A killed worker loses
+/// the part that it has taken.
 const SHARE_PARTS: u64 = 8;
 /// Time after its last contact with the store in which a node uses shares. Other nodes leave them unused for longer.
 const UNSEEN_MS: u64 = 2 * 60 * 1000;
@@ -62,7 +63,7 @@ impl ClusterLimiter {
                 self.is_lost.store(false, Ordering::Relaxed);
                 self.check_generation(Some(generation), now_ms);
                 let announcements = parse_announcements(&workers, &self.name);
-                let expired = self.others().update(announcements, members, now_ms);
+                let expired = self.lock_other_workers().update(announcements, members, now_ms);
                 self.redis.remove_workers(&expired).await;
             }
             Err(error) => {
@@ -144,7 +145,7 @@ impl ClusterLimiter {
     pub(super) fn with_restored_shares(self, ledger: &NodeCounters) -> Self {
         let now_ms = now_ms();
         let count_taken = |(counter_id, group): &(Box<str>, Box<str>)| {
-            let window = window_of_counter(counter_id)?;
+            let window = parse_counter_window(counter_id)?;
             let left = ledger
                 .update(&self.share_id(counter_id), group, window, |counter| counter.left(window, now_ms, u64::MAX));
             Some((window, u64::MAX - left.ok()?)).filter(|(_, used)| *used > 0)
@@ -170,9 +171,10 @@ impl ClusterLimiter {
     /// Takes a part of the share of a rate limit. A file counts the amounts that processes of this worker have taken.
     /// So a process that replaces a killed one does not take them again.
     fn take_share(&self, lease: &ClusterLease, part: SharePart, ledger: &NodeCounters, now_ms: u64) -> u64 {
-        let used = lease.own_settled().saturating_add(lease.held).saturating_add(lease.free);
+        let used = lease.total_settled().saturating_add(lease.held).saturating_add(lease.free);
         let unused = part.limit.saturating_sub(used);
-        // A sliding window would count an unused rest for longer than the file does, so nothing is taken in advance.
+        // Nothing is taken in advance from a sliding window: it would count unused amounts for longer than the file
+        // does.
         let advance = if lease.window.sliding_part_ms() > 0 { 0 } else { unused / SHARE_PARTS };
         let requested = part.needed.max(advance).min(unused);
         if requested == 0 {

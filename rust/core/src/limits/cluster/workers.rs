@@ -75,7 +75,7 @@ pub struct OtherWorkers {
 
 impl OtherWorkers {
     /// Remembers that Redis has lost the counters, and with them all announcements.
-    pub fn lose(&mut self, now_ms: u64) {
+    pub fn mark_counters_lost(&mut self, now_ms: u64) {
         self.missing.extend(self.known.drain());
         self.lost_ms = now_ms;
     }
@@ -196,7 +196,7 @@ mod tests {
         let mut workers = OtherWorkers::default();
         let all = announcements(&[("b", NOW, 3, 2), ("c", NOW, 3, 3)]);
         assert_eq!(workers.update(all, members(0), NOW), Vec::<String>::new());
-        workers.lose(NOW + 5);
+        workers.mark_counters_lost(NOW + 5);
         let announcement = announcements(&[("b", NOW + 6, 3, 2)]);
         workers.update(announcement.clone(), members(0), NOW + 6);
         assert!(workers.is_incomplete(&announcement, NOW + 5) && !workers.is_incomplete(&announcement, NOW + 6));

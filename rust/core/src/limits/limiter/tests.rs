@@ -66,7 +66,7 @@ fn requests_that_cost_nothing_are_rejected_too_when_nothing_is_left() {
 }
 
 #[test]
-fn a_changed_window_counts_anew() {
+fn a_changed_window_starts_from_zero() {
     let limiter = limiter();
     let with = |unit| rule(&json!({"window": {"unit": unit}, "limit": 1}));
     assert!(limiter.take(with("minute"), "", 1, NOW).is_ok() && limiter.take(with("minute"), "", 1, NOW).is_err());

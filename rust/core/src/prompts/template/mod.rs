@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_name_their_place() {
+    fn errors_report_their_position() {
         assert_eq!(fault("a\nü {{#x}}"), "the section `x` is not closed (line 2, column 3)");
         assert_eq!(fault("{{/x}}"), "`x` is closed, but no section is open (line 1, column 1)");
         assert_eq!(fault("{{#a}}{{/b}}"), "`b` is closed, but the open section is `a` (line 1, column 7)");

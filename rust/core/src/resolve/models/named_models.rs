@@ -121,9 +121,9 @@ impl Target<'_> {
             return Err(refused(path.rsplit('/').find(|part| models.may_name_disabled(part)).unwrap_or(&path)));
         }
         let lower = path.to_ascii_lowercase();
-        let marked =
+        let marker_ends =
             PATH_MARKERS.iter().flat_map(|marker| lower.match_indices(marker).map(|(at, matched)| at + matched.len()));
-        let mut rests: Vec<_> = marked.map(|at| path[at..].to_owned()).collect();
+        let mut rests: Vec<_> = marker_ends.map(|at| path[at..].to_owned()).collect();
         if let (true, Some(own)) =
             (client_request.head.has_body_method(), self.provider.row().model_in_path(client_request.route.path))
         {

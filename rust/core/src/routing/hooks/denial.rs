@@ -7,7 +7,7 @@ use penstock_llm::{
     operation::Operation,
     stream::aws_event_stream::encode_frame,
     texts::frames::StreamEncoding,
-    translation::{Notice, write_notice},
+    translation::{SyntheticResponse, write_synthetic_response},
 };
 use penstock_net::ResponseBody;
 use serde_json::{Value, json};
@@ -89,7 +89,7 @@ pub(super) fn soft_denial(
 ) -> UpstreamResponse {
     let text = format!("{reason}; {HINT}");
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let notice = Notice {
+    let notice = SyntheticResponse {
         operation: subject.operation,
         model: &subject.model,
         is_streaming: subject.is_streaming,
@@ -97,7 +97,9 @@ pub(super) fn soft_denial(
         created: now.as_secs(),
         id_suffix: &format!("{:x}{:08x}", now.as_millis(), fastrand::u32(..)),
     };
-    let Some((kind, bytes)) = write_notice(&notice) else { return denial(state, results, reason, api_format) };
+    let Some((kind, bytes)) = write_synthetic_response(&notice) else {
+        return denial(state, results, reason, api_format);
+    };
     let mut response = UpstreamResponse::from_gateway(bytes::Bytes::new(), api_format, &state.coarse_timer);
     let headers = std::mem::take(&mut response.incoming.head.headers);
     response.incoming.head.headers = with_content_type(headers, kind.as_bytes());

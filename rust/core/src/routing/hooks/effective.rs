@@ -109,7 +109,7 @@ pub(crate) fn may_decide(resolver: &TargetResolver<'_>, node: &Node) -> bool {
 pub(super) struct StageHooks {
     pub before: Vec<Arc<Hook>>,
     pub after: Vec<Arc<Hook>>,
-    /// Number of hooks at the beginning of `after` that come from a config in the request itself.
+    /// The first `after_of_client` hooks of `after` come from a config in the request itself.
     pub after_of_client: usize,
 }
 

@@ -55,7 +55,7 @@ impl HostAccess for GatewayHosts {
     fn ask_model(&self, question: ModelQuestion) -> BoxFuture<'_, Result<String, CheckError>> {
         Box::pin(async move {
             let Some(models) = &self.models else {
-                return Err(CheckError::new("a model can only be asked for a request of a client"));
+                return Err(CheckError::new("checks by a model are only available for requests of clients"));
             };
             let mut call = self
                 .hosts

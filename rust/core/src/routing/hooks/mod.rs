@@ -122,7 +122,7 @@ fn build_runner(executor: &RouteExecutor<'_>, before: &[Arc<Hook>], after: &[Arc
         upstream: Arc::clone(&state.upstream),
         hosts: Arc::clone(&state.shared.check_hosts),
         workspace: caller.workspace().map(Arc::from),
-        models: state.own_reference().map(|state| {
+        models: state.upgrade_weak_reference().map(|state| {
             let requested = executor.client_request.control.trace_id.map(ToOwned::to_owned);
             let trace_id = requested.or_else(|| executor.log.trace_id.clone());
             let question_count = executor.log.details.guardrail_questions();

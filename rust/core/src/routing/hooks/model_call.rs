@@ -99,12 +99,12 @@ impl ModelAccess {
     pub async fn ask(&self, question: &ModelQuestion) -> std::result::Result<String, CheckError> {
         if self.question_count.fetch_add(1, Ordering::Relaxed) >= MAX_QUESTIONS {
             return Err(CheckError::limited(format!(
-                "the guardrails of one request ask at most {MAX_QUESTIONS} questions"
+                "the guardrails of one request may send at most {MAX_QUESTIONS} questions to models"
             )));
         }
         let failed = |error: &Error| {
             let message: String = error.message().chars().take(MAX_MESSAGE_CHARS).collect();
-            let message = format!("{} could not be asked: {message}", question.model);
+            let message = format!("{} could not be called: {message}", question.model);
             if error.exceeded_limit().is_some() { CheckError::limited(message) } else { CheckError::new(message) }
         };
         let snapshot = self.state.load_snapshot();

@@ -114,7 +114,7 @@ impl Reading {
         }
         match first {
             "chat" | "conversations" | "responses" if !is_sent || is_empty => Self::StoredOutput,
-            // A run of a thread has no text of its own, but its model writes one.
+            // A thread run sends no text, but its response contains generated text.
             "threads" => Self::StoredOutput,
             _ if !is_sent || is_empty || OTHER_RESOURCES.contains(&first) => Self::Nothing,
             _ => Self::Unreadable(UNKNOWN_PATH),

@@ -11,7 +11,7 @@ impl Restorations {
         self.values.is_empty()
     }
 
-    /// Adds values. A name that already has a value keeps that value.
+    /// Adds original values by the name of their placeholder. Stored placeholders are not overwritten.
     pub fn extend(&mut self, values: Vec<(String, String)>) {
         for (name, value) in values {
             if !self.values.iter().any(|(known, _)| *known == name) {

@@ -88,7 +88,7 @@ pub async fn run_hooks(runner: &HookRunner, hooks: &[Arc<Hook>], subject: Arc<Ho
             result = join_results(result, again);
             outcomes = changes;
         }
-        // The changes of an asynchronous hook come too late.
+        // Changes of an asynchronous hook are ignored, because the request or response may already have been sent.
         if !hook.is_async {
             for (index, outcome) in outcomes {
                 run.restorations.extend(outcome.restorations);
@@ -108,7 +108,7 @@ pub async fn run_hooks(runner: &HookRunner, hooks: &[Arc<Hook>], subject: Arc<Ho
     run
 }
 
-/// Runs the hooks of a client after all others, on the texts that those have let pass. The hooks of a client may call
+/// Runs the hooks of a client last, on the texts that the other hooks have allowed. The hooks of a client may call
 /// hosts of the client, and their verdicts describe the text. So they must not read what the others deny or redact.
 pub async fn run_after_others(
     runner: &HookRunner,
@@ -142,7 +142,7 @@ pub async fn run_after_others(
     run
 }
 
-/// Returns true if a change may put new text where a check has already read the text.
+/// Returns true if a change may write new text into a part that earlier hooks have already checked.
 fn is_of_texts(change: &Change) -> bool {
     matches!(change, Change::Texts(_) | Change::Body(_))
 }

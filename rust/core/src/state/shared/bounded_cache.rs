@@ -9,7 +9,7 @@ pub struct BoundedCache<K, V> {
     recent: HashMap<K, (V, usize)>,
     previous: HashMap<K, (V, usize)>,
     recent_bytes: usize,
-    /// Maximum bytes of each generation.
+    /// Maximum bytes of each of the two maps. An entry that `recent` has no space for makes it `previous`.
     max_generation_bytes: usize,
 }
 

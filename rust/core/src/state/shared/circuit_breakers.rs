@@ -74,7 +74,7 @@ impl BreakerState {
 pub struct CircuitBreakers {
     states: TargetStates<BreakerState>,
     redis: Option<Arc<RedisClient>>,
-    /// Targets whose delta has not been published yet.
+    /// Targets whose breaker counters have changed since this worker last published them to Redis.
     unsent_targets: Mutex<Vec<u64>>,
 }
 

@@ -148,8 +148,8 @@ impl SharedState {
     /// Returns the keyed hash of a part of a config. Its lowest bit is set for saved configs and clear for inline
     /// configs.
     pub fn keyed_hash_in_config(&self, is_saved: bool, value: impl Hash) -> u64 {
-        let mark = self.keyed_hash(value);
-        if is_saved { mark | SAVED_CONFIG_BIT } else { mark & !SAVED_CONFIG_BIT }
+        let hash = self.keyed_hash(value);
+        if is_saved { hash | SAVED_CONFIG_BIT } else { hash & !SAVED_CONFIG_BIT }
     }
 
     /// Returns a hash that is equal among workers that share state. The secret seed keeps clients from choosing values

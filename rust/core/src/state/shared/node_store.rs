@@ -42,7 +42,7 @@ impl NodeStoreCommand {
     }
 
     /// Sends the value to the requester if it still waits.
-    pub fn answer(self, value: Option<String>) {
+    pub fn send_reply(self, value: Option<String>) {
         if let Self::Put { reply: Some(reply), .. } | Self::Get { reply, .. } = self {
             drop(reply.send(value));
         }

@@ -35,7 +35,7 @@ impl SharedStore {
         match self {
             Self::None => (),
             Self::Redis(redis) => redis.put(name, value),
-            Self::NodeStore(neighbours) => neighbours.put(name, value.to_owned()),
+            Self::NodeStore(node_store) => node_store.put(name, value.to_owned()),
         }
     }
 
@@ -44,7 +44,7 @@ impl SharedStore {
         match self {
             Self::None => None,
             Self::Redis(redis) => redis.swap(&name, value).await,
-            Self::NodeStore(neighbours) => neighbours.swap(name, value.to_owned()).await,
+            Self::NodeStore(node_store) => node_store.swap(name, value.to_owned()).await,
         }
     }
 
@@ -53,7 +53,7 @@ impl SharedStore {
         match self {
             Self::None => None,
             Self::Redis(redis) => redis.get_many(&[name]).await.pop().flatten(),
-            Self::NodeStore(neighbours) => neighbours.get(name).await,
+            Self::NodeStore(node_store) => node_store.get(name).await,
         }
     }
 }
@@ -131,12 +131,12 @@ impl PendingCharge {
 
     /// Removes the charge. Returns the requested model, and the provider's own model name if it differs; `None` if
     /// another request settled it first.
-    pub fn settle(self) -> Option<(String, Option<String>)> {
+    pub fn take_models(self) -> Option<(String, Option<String>)> {
         let Self { charges, key, is_claimed } = self;
         let value = {
-            let mut owed = charges.lock_entries();
-            let value = owed.get(&key)?;
-            owed.remove(&key);
+            let mut entries = charges.lock_entries();
+            let value = entries.get(&key)?;
+            entries.remove(&key);
             value
         };
         if !is_claimed {
@@ -161,7 +161,7 @@ mod tests {
         // Two requests find the charge, and one of them settles it.
         let (first, other) =
             (charges.find("openai", "resp_1").await.unwrap(), charges.find("openai", "resp_1").await.unwrap());
-        assert_eq!((first.settle(), other.settle()), (Some(("m".to_owned(), Some("own".to_owned()))), None));
+        assert_eq!((first.take_models(), other.take_models()), (Some(("m".to_owned(), Some("own".to_owned()))), None));
         assert!(charges.find("openai", "resp_1").await.is_none());
     }
 }

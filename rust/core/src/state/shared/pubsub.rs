@@ -25,7 +25,7 @@ pub struct BreakerDelta {
 pub struct PubSubMessage {
     /// Id of the sending worker. Every worker also receives its own messages and skips them by this id.
     pub from: u64,
-    pub seen: Vec<BreakerDelta>,
+    pub breaker_deltas: Vec<BreakerDelta>,
     pub opened: Vec<u64>,
     pub closed: Vec<u64>,
     /// Keys of cached responses that were replaced by newer ones.
@@ -34,7 +34,7 @@ pub struct PubSubMessage {
 
 impl PubSubMessage {
     pub fn is_empty(&self) -> bool {
-        self.seen.is_empty() && self.opened.is_empty() && self.closed.is_empty() && self.refreshed.is_empty()
+        self.breaker_deltas.is_empty() && self.opened.is_empty() && self.closed.is_empty() && self.refreshed.is_empty()
     }
 }
 
@@ -49,7 +49,7 @@ pub struct PubSubHandler {
 impl PubSubHandler {
     pub fn apply(&self, message: &PubSubMessage) {
         let now = self.clock.now();
-        message.seen.iter().for_each(|delta| self.breakers.apply_delta(delta, now));
+        message.breaker_deltas.iter().for_each(|delta| self.breakers.apply_delta(delta, now));
         message.opened.iter().for_each(|target| self.breakers.open(*target, now));
         message.closed.iter().for_each(|target| self.breakers.close(*target, now));
         message.refreshed.iter().for_each(|key| self.response_cache.invalidate(key));

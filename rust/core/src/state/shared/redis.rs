@@ -353,7 +353,7 @@ impl RedisClient {
         let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
         let config = config.set_push_sender(on_push).set_pipeline_buffer_size(1024);
         let mut connection = self.client.get_multiplexed_async_connection_with_config(&config).await?;
-        connection.subscribe(self.prefixed_key("news")).await?;
+        connection.subscribe(self.prefixed_key("worker_updates")).await?;
         let (seconds, micros): (i64, i64) = redis::cmd("TIME").query_async(&mut connection).await?;
         let now = seconds * 1000 + micros / 1000;
         let mut pipeline = pipe();
@@ -419,8 +419,11 @@ impl RedisClient {
         batch: &mut Vec<RedisCommand>,
         handler: &PubSubHandler,
     ) -> bool {
-        let mut message =
-            PubSubMessage { from: self.worker_id, seen: handler.breakers.drain_deltas(), ..PubSubMessage::default() };
+        let mut message = PubSubMessage {
+            from: self.worker_id,
+            breaker_deltas: handler.breakers.drain_deltas(),
+            ..PubSubMessage::default()
+        };
         let (mut pipeline, mut claims) = (pipe(), Vec::new());
         pipeline.ignore_errors();
         for command in batch.drain(..) {
@@ -429,7 +432,7 @@ impl RedisClient {
         if !message.is_empty()
             && let Ok(text) = serde_json::to_vec(&message)
         {
-            pipeline.cmd("PUBLISH").arg(self.prefixed_key("news")).arg(text);
+            pipeline.cmd("PUBLISH").arg(self.prefixed_key("worker_updates")).arg(text);
         }
         if pipeline.is_empty() {
             return true;

@@ -11,7 +11,7 @@ pub struct CounterWrite {
     pub name: String,
     pub fields: Vec<(String, String)>,
     /// Names of the fields that are removed.
-    pub stale: Vec<String>,
+    pub removed_fields: Vec<String>,
     pub ttl_ms: u64,
 }
 
@@ -83,8 +83,8 @@ impl RedisClient {
 
     fn append_write(&self, write: &CounterWrite, pipeline: &mut Pipeline) {
         let name = self.counter_key(&write.name);
-        if !write.stale.is_empty() {
-            pipeline.cmd("HDEL").arg(&name).arg(&write.stale).ignore();
+        if !write.removed_fields.is_empty() {
+            pipeline.cmd("HDEL").arg(&name).arg(&write.removed_fields).ignore();
         }
         let set = pipeline.cmd("HSET").arg(&name);
         for (field, value) in &write.fields {

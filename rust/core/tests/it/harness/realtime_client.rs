@@ -36,11 +36,11 @@ pub async fn connect_realtime(gateway: &TestGateway, request: TestRequest) -> Up
 pub async fn open_realtime(gateway: &TestGateway, request: TestRequest) -> RealtimeClient {
     match connect_realtime(gateway, request).await {
         UpgradeOutcome::Accepted(session) => {
-            let (says, from_caller) = mpsc::channel(2);
+            let (client_sender, from_caller) = mpsc::channel(2);
             let (to_caller, hears) = mpsc::channel(2);
             let (state, protocol) = (Arc::clone(&gateway.state), session.protocol.clone());
             let relay = tokio::spawn(async move { session.relay(&state, from_caller, to_caller).await });
-            RealtimeClient { protocol, sender: Some(says), receiver: hears, relay_task: relay }
+            RealtimeClient { protocol, sender: Some(client_sender), receiver: hears, relay_task: relay }
         }
         UpgradeOutcome::Rejected(answer) => match answer.body {
             ClientResponseBody::Complete(body) => panic!("{}", String::from_utf8_lossy(&body)),
@@ -73,7 +73,7 @@ impl RealtimeClient {
     }
 
     pub async fn receive_message(&mut self) -> Message {
-        with_timeout(self.receiver.recv()).await.expect("nothing more is said")
+        with_timeout(self.receiver.recv()).await.expect("the session sent no further message")
     }
 
     pub async fn receive_event(&mut self) -> Value {

@@ -91,11 +91,11 @@ impl RedisServer {
     }
 
     /// Suspends the server process.
-    pub fn freeze(&self) {
+    pub fn suspend(&self) {
         self.send_signal(Signal::STOP);
     }
 
-    pub fn thaw(&self) {
+    pub fn resume(&self) {
         self.send_signal(Signal::CONT);
     }
 

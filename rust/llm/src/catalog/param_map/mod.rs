@@ -36,9 +36,9 @@ const TOOLS_KEY: &[u8] = b"tools";
 /// Renamed fields that a body contains: one bit per index in `renames`.
 #[derive(Default)]
 struct PresentFields {
-    /// Present under `OpenAI`'s name.
+    /// Parameters that the request has under `OpenAI`'s name, as bits.
     openai_names: u32,
-    /// Present under the provider's name.
+    /// Parameters that the request has under the provider's name, as bits.
     provider_names: u32,
 }
 
@@ -90,8 +90,8 @@ impl ParamRules {
 
     /// Returns the name of a numeric field and the limit that its value exceeds.
     fn find_exceeded_limit(&self, key: &[u8], value: &[u8]) -> Option<(&'static str, &'static str)> {
-        let (name, least, maximum) = self.ranges.iter().find(|(name, ..)| name.as_bytes() == key)?;
-        exceeded_limit(value, least, maximum).map(|end| (*name, end))
+        let (name, minimum, maximum) = self.ranges.iter().find(|(name, ..)| name.as_bytes() == key)?;
+        exceeded_limit(value, minimum, maximum).map(|end| (*name, end))
     }
 
     fn affects_field(&self, key: &[u8]) -> bool {

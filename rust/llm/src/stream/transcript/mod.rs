@@ -163,8 +163,8 @@ impl Transcript {
 
     /// Records why the stream cannot be resumed. Only the first reason is stored, because it is the one that is
     /// reported.
-    fn set_obstacle(&mut self, because: &'static str) {
-        self.resume_obstacle.get_or_insert(because);
+    fn set_obstacle(&mut self, reason: &'static str) {
+        self.resume_obstacle.get_or_insert(reason);
     }
 
     fn record_chat_chunk(&mut self, chunk: &Value) {

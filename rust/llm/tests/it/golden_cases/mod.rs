@@ -99,9 +99,9 @@ impl Case {
         catalog::find_provider(&self.provider).expect("a provider's slug")
     }
 
-    /// Cases whose name begins with `loose` are not strict.
+    /// Cases whose name begins with `non_strict` are not strict.
     fn is_strict(&self) -> bool {
-        !self.label.starts_with("loose")
+        !self.label.starts_with("non_strict")
     }
 
     pub fn model(&self) -> String {
@@ -174,7 +174,7 @@ impl Case {
         let provider_format = provider
             .provider_format_for_target(operation, &model, &options, "")
             .expect("an operation that is translated");
-        let is_anthropic = self.label.contains("anthropics");
+        let is_anthropic = self.label.contains("anthropic_client");
         let meant = Some(provider.effective_model(&options, &model)).filter(|meant| *meant != model);
         let hints = RequestHints {
             anthropic_betas: betas,
@@ -238,7 +238,7 @@ impl Case {
     /// Returns the case of the same name with a complete response.
     pub fn complete_counterpart(&self) -> Option<Self> {
         let case =
-            if self.label == "stream" { "whole".to_owned() } else { self.label.strip_suffix("_stream")?.to_owned() };
+            if self.label == "stream" { "complete".to_owned() } else { self.label.strip_suffix("_stream")?.to_owned() };
         // Some operations stream under another name.
         let operation = match self.operation.as_str() {
             "streamGenerateContent" => "generateContent",

@@ -3,7 +3,7 @@
 use penstock_llm::{api_format::ApiFormat, catalog::Provider, files::FileStore, operation::Operation};
 
 /// Golden cases that each translated operation of a provider needs.
-pub const REQUIRED_CASES: [&str; 3] = ["whole", "stream", "error"];
+pub const REQUIRED_CASES: [&str; 3] = ["complete", "stream", "error"];
 
 /// Returns the cases that a provider needs, with their operations.
 pub fn required_cases(provider: &'static dyn Provider) -> Vec<(Operation, &'static str)> {
@@ -26,7 +26,7 @@ pub fn needs_case(operation: Operation, case: &str) -> bool {
     let is_vendors = matches!(operation.api_format(), Some(ApiFormat::Gemini | ApiFormat::Bedrock));
     match case {
         "stream" => operation.is_always_streaming() || operation.is_chat() && !is_vendors,
-        "whole" => !operation.is_always_streaming(),
+        "complete" => !operation.is_always_streaming(),
         _ => true,
     }
 }

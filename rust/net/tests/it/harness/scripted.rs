@@ -25,8 +25,8 @@ pub struct ScriptedServer {
 }
 
 impl ScriptedServer {
-    /// Calls `play` with every connection and the number of earlier connections.
-    pub async fn start<P, F>(play: P) -> Self
+    /// Calls `serve` with every connection and the number of earlier connections.
+    pub async fn start<P, F>(serve: P) -> Self
     where
         P: Fn(TcpStream, usize) -> F + Send + 'static,
         F: Future<Output = ()> + Send + 'static,
@@ -38,7 +38,7 @@ impl ScriptedServer {
         let accepting = tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 stream.set_nodelay(true).unwrap();
-                tokio::spawn(play(stream, count.fetch_add(1, Ordering::Relaxed)));
+                tokio::spawn(serve(stream, count.fetch_add(1, Ordering::Relaxed)));
             }
         });
         Self { addr, connection_count: connections, accept_task: accepting }

@@ -12,7 +12,7 @@ use serde::{
     de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor},
 };
 
-use super::body_parts::{self, BodyField, ContentPlace, OutputLimitKind};
+use super::body_parts::{self, BodyField, ContentLocation, OutputLimitKind};
 
 /// Upper bounds of the usage of a request that its body sets.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -271,7 +271,7 @@ impl<'de> Visitor<'de> for BodySeed<'_> {
 enum BodySection {
     /// Messages and their parts.
     Content,
-    /// Documents with any fields. Their types do not say what they are.
+    /// Documents with arbitrary fields. The types of the fields do not reveal whether they are text or data.
     Documents,
     /// Document of one part of a message.
     Document,
@@ -311,8 +311,8 @@ struct ValueRead {
     is_url: bool,
     /// The object's own `type`.
     kind: Option<String>,
-    /// Where the object's content is.
-    place: ContentPlace,
+    /// Where the content of the object is stored.
+    location: ContentLocation,
     /// Number of entries of a list that are strings or lists.
     texts: u64,
     is_object: bool,
@@ -320,12 +320,12 @@ struct ValueRead {
     is_set: bool,
 }
 
-/// Fields of a part of a message that tell what it is, besides its type.
+/// Fields of a message part, besides `type`, from which its kind follows.
 #[derive(Debug, Default)]
 struct PartFields {
     source_kind: Option<String>,
-    source_place: ContentPlace,
-    document_place: ContentPlace,
+    source_location: ContentLocation,
+    document_location: ContentLocation,
     has_image: bool,
 }
 
@@ -399,8 +399,8 @@ impl<'de> Visitor<'de> for ValueSeed<'_> {
             let is_named = value.is_set && section != BodySection::Data;
             match &*key {
                 "type" => read.kind = value.text,
-                "source" => (part.source_kind, part.source_place) = (value.kind, value.place),
-                "document" => part.document_place = value.place,
+                "source" => (part.source_kind, part.source_location) = (value.kind, value.location),
+                "document" => part.document_location = value.location,
                 "image_url" | "image" => part.has_image |= value.is_set,
                 _ => (),
             }
@@ -408,7 +408,8 @@ impl<'de> Visitor<'de> for ValueSeed<'_> {
                 names.push(key);
             }
         }
-        read.place = ContentPlace::from_fields(read.kind.as_deref().unwrap_or_default(), &names, part.source_place);
+        read.location =
+            ContentLocation::from_fields(read.kind.as_deref().unwrap_or_default(), &names, part.source_location);
         match section {
             BodySection::Content | BodySection::Documents => bounds.read_part(section, &read, &part),
             // An object instead of the list may be one tool.
@@ -434,7 +435,7 @@ impl BodyBounds {
                 kind => self.mark_unbounded(format!("a file of type `{}`", shorten(kind))),
             },
             _ if key.eq_ignore_ascii_case("images") => self.images += value.texts,
-            "audio" | "video" | "document" if value.is_object && !value.place.is_bounded_in(key) => {
+            "audio" | "video" | "document" if value.is_object && !value.location.is_bounded_in(key) => {
                 self.mark_unbounded(format!("`{key}`"));
             }
             "file_id" | "file_url" | "fileUri" | "file_uri" | "file_data"
@@ -454,10 +455,10 @@ impl BodyBounds {
         self.images += u64::from(part.has_image || body_parts::is_image(kind));
         let is_text = match part.source_kind.as_deref() {
             Some(source_kind) => matches!(source_kind, "text" | "content"),
-            None => part.document_place.is_bounded_in("document"),
+            None => part.document_location.is_bounded_in("document"),
         };
         match kind {
-            _ if read.place == ContentPlace::Stored => self.mark_unbounded("a part that the provider stores"),
+            _ if read.location == ContentLocation::Stored => self.mark_unbounded("a part that the provider stores"),
             "document" if !is_text => self.mark_unbounded("a document"),
             "document" => (),
             kind if body_parts::is_image(kind) || body_parts::is_bounded(kind) => (),

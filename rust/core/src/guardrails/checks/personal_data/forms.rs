@@ -64,12 +64,12 @@ impl Category {
     pub fn confirm(self, text: &str, candidate: Range<usize>) -> Option<Range<usize>> {
         let is_fixed = matches!(self, Self::EmailAddress | Self::Ssn);
         let is_end = |end: &usize| *end == candidate.end || !is_fixed && !continues(text[*end..].chars().next());
-        let ends = (candidate.start + 1..=candidate.end).rev().filter(is_end).take(MAX_ENDS);
+        let ends = (candidate.start + 1..=candidate.end).rev().filter(is_end).take(MAX_MATCH_ENDS);
         let mut ranges = ends.map(|end| candidate.start..end);
         ranges.find(|range| {
             let part = &text[range.clone()];
             let is_whole = part.ends_with(|letter: char| letter.is_ascii_alphanumeric()) || part.ends_with(':');
-            is_whole && stands_alone(text, range) && !self.is_part_of_longer(text, range) && self.confirms(part)
+            is_whole && has_word_boundaries(text, range) && !self.is_part_of_longer(text, range) && self.confirms(part)
         })
     }
 
@@ -99,8 +99,8 @@ impl Category {
     }
 }
 
-/// Maximum number of positions at which one candidate is tried to end.
-const MAX_ENDS: usize = 24;
+/// Maximum number of end positions that are tried for one candidate.
+const MAX_MATCH_ENDS: usize = 24;
 
 /// Compiles a pattern of this file. Classes are ASCII, so that other text does not cost more.
 fn pattern(source: &str) -> Regex {
@@ -316,6 +316,6 @@ fn continues(letter: Option<char>) -> bool {
 }
 
 /// Returns true if no letter or digit continues the range on either side.
-pub fn stands_alone(text: &str, range: &Range<usize>) -> bool {
+pub fn has_word_boundaries(text: &str, range: &Range<usize>) -> bool {
     !continues(text[..range.start].chars().next_back()) && !continues(text[range.end..].chars().next())
 }

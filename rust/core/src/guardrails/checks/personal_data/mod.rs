@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 pub(super) use self::forms::Category;
 use self::{
-    forms::stands_alone,
+    forms::has_word_boundaries,
     names::{NamedValue, NamingModel},
 };
 use super::{allowed_values::AllowedValues, model_questions::MAX_QUESTION_BYTES, replacement::replace_ranges};
@@ -231,7 +231,7 @@ impl PersonalData {
                 let range = start..start + value.len();
                 let is_taken =
                     findings.iter().any(|finding| finding.range.start < range.end && range.start < finding.range.end);
-                if !is_taken && stands_alone(text, &range) {
+                if !is_taken && has_word_boundaries(text, &range) {
                     findings.push(Finding { range, category: *category });
                 }
             }
@@ -287,7 +287,7 @@ impl Check for PersonalDataCheck {
                 let bytes: usize = texts.iter().map(|(_, text)| text.len()).sum();
                 if bytes > MAX_QUESTION_BYTES {
                     let explanation =
-                        format!("the text has {bytes} bytes; a model is asked about {MAX_QUESTION_BYTES} at most");
+                        format!("the text has {bytes} bytes; a model checks at most {MAX_QUESTION_BYTES}");
                     return Ok(CheckOutcome::new(false, json!({"verdict": false, "explanation": explanation})));
                 }
                 let values = model.find_values(&*hosts, &texts).await?;

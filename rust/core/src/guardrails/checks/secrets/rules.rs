@@ -18,40 +18,40 @@ const MAX_COMPILED_BYTES: usize = 2 * 1024 * 1024;
 /// Maximum bytes of a match that a stream is held back for. It also applies to rules with matches of any length.
 const LONGEST_SECRET_BYTES: usize = 8 * 1024;
 
-/// Forms that the rules of gitleaks lack: keys of model providers, and what a truncated text may show.
-const OWN_FORMS: &[OwnForm] = &[
-    form(
+/// Patterns that gitleaks has no rule for: keys of model providers, and secrets that a truncated text shows in part.
+const ADDITIONAL_RULES: &[AdditionalRule] = &[
+    rule(
         "private-key",
         "-----begin",
         r"-----BEGIN [A-Z ]{0,30}PRIVATE KEY(?: BLOCK)?-----[A-Za-z0-9+/=\s,:.\\-]{20,}?(?:-----END [A-Z ]{0,30}PRIVATE KEY(?: BLOCK)?-----|$)",
     ),
-    form("anthropic-key", "sk-ant-", r"\bsk-ant-[A-Za-z0-9_-]{20,}"),
-    form("openai-project-key", "sk-proj-", r"\bsk-proj-[A-Za-z0-9_-]{20,}"),
-    form("openai-key", "t3blbkfj", r"\bsk-[A-Za-z0-9_-]*T3BlbkFJ[A-Za-z0-9_-]{20,}"),
-    form("openrouter-key", "sk-or-v1-", r"\bsk-or-v1-[a-f0-9]{64}\b"),
-    form("groq-key", "gsk_", r"\bgsk_[A-Za-z0-9]{40,}"),
-    form("xai-key", "xai-", r"\bxai-[A-Za-z0-9]{70,}"),
-    form("replicate-token", "r8_", r"\br8_[A-Za-z0-9]{37}\b"),
-    form("gitlab-token", "glpat-", r"\bglpat-[A-Za-z0-9_-]{20,}"),
-    form("slack-token", "xox", r"\bxox[abeprs]-[A-Za-z0-9-]{10,}"),
-    form("google-api-key", "aiza", r"\bAIza[A-Za-z0-9_-]{35}"),
-    form("stripe-live-key", "_live_", r"\b[sr]k_live_[A-Za-z0-9]{16,}"),
-    form("vault-token", "hvs.", r"\bhvs\.[A-Za-z0-9_-]{24,}"),
-    form("notion-token", "ntn_", r"\bntn_[A-Za-z0-9]{40,}"),
-    form("square-token", "eaaa", r"\bEAAA[A-Za-z0-9_-]{60}\b"),
-    form("azure-storage-key", "accountkey=", r"AccountKey=([A-Za-z0-9+/]{86}==)"),
-    form("jwt", "eyj", r"\beyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{16,}"),
-    form("password-in-url", "://", r"\b[a-z][a-z0-9+.-]{1,20}://[^\s:/@]{1,80}:[^\s:/@]{3,80}@[A-Za-z0-9]"),
+    rule("anthropic-key", "sk-ant-", r"\bsk-ant-[A-Za-z0-9_-]{20,}"),
+    rule("openai-project-key", "sk-proj-", r"\bsk-proj-[A-Za-z0-9_-]{20,}"),
+    rule("openai-key", "t3blbkfj", r"\bsk-[A-Za-z0-9_-]*T3BlbkFJ[A-Za-z0-9_-]{20,}"),
+    rule("openrouter-key", "sk-or-v1-", r"\bsk-or-v1-[a-f0-9]{64}\b"),
+    rule("groq-key", "gsk_", r"\bgsk_[A-Za-z0-9]{40,}"),
+    rule("xai-key", "xai-", r"\bxai-[A-Za-z0-9]{70,}"),
+    rule("replicate-token", "r8_", r"\br8_[A-Za-z0-9]{37}\b"),
+    rule("gitlab-token", "glpat-", r"\bglpat-[A-Za-z0-9_-]{20,}"),
+    rule("slack-token", "xox", r"\bxox[abeprs]-[A-Za-z0-9-]{10,}"),
+    rule("google-api-key", "aiza", r"\bAIza[A-Za-z0-9_-]{35}"),
+    rule("stripe-live-key", "_live_", r"\b[sr]k_live_[A-Za-z0-9]{16,}"),
+    rule("vault-token", "hvs.", r"\bhvs\.[A-Za-z0-9_-]{24,}"),
+    rule("notion-token", "ntn_", r"\bntn_[A-Za-z0-9]{40,}"),
+    rule("square-token", "eaaa", r"\bEAAA[A-Za-z0-9_-]{60}\b"),
+    rule("azure-storage-key", "accountkey=", r"AccountKey=([A-Za-z0-9+/]{86}==)"),
+    rule("jwt", "eyj", r"\beyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{16,}"),
+    rule("password-in-url", "://", r"\b[a-z][a-z0-9+.-]{1,20}://[^\s:/@]{1,80}:[^\s:/@]{3,80}@[A-Za-z0-9]"),
 ];
 
-struct OwnForm {
+struct AdditionalRule {
     id: &'static str,
     keyword: &'static str,
     pattern: &'static str,
 }
 
-const fn form(id: &'static str, keyword: &'static str, pattern: &'static str) -> OwnForm {
-    OwnForm { id, keyword, pattern }
+const fn rule(id: &'static str, keyword: &'static str, pattern: &'static str) -> AdditionalRule {
+    AdditionalRule { id, keyword, pattern }
 }
 
 #[derive(Deserialize)]
@@ -166,7 +166,7 @@ impl SecretRules {
         let mut rules = Vec::new();
         let (mut keywords, mut rules_by_keyword): (Vec<String>, Vec<Vec<usize>>) = (Vec::new(), Vec::new());
         let mut indexes: HashMap<String, usize> = HashMap::new();
-        let own = OWN_FORMS.iter().map(|form| RuleSource {
+        let own = ADDITIONAL_RULES.iter().map(|form| RuleSource {
             id: form.id.to_owned(),
             pattern: form.pattern.to_owned(),
             keywords: vec![form.keyword.to_owned()],
@@ -264,7 +264,7 @@ impl SecretRule {
         })
     }
 
-    fn find(&'static self, text: &str, everywhere: &AllowList) -> Vec<FoundSecret> {
+    fn find(&'static self, text: &str, global_allow_list: &AllowList) -> Vec<FoundSecret> {
         let Some(regex) = self.regex() else { return Vec::new() };
         let mut secrets = Vec::new();
         for captures in regex.captures_iter(Input::new(text)) {
@@ -283,7 +283,7 @@ impl SecretRule {
             let line_start = text[..whole.start].rfind('\n').map_or(0, |at| at + 1);
             let line_end = text[whole.end..].find('\n').map_or(text.len(), |at| whole.end + at);
             let line = &text[line_start..line_end];
-            let lists = std::iter::once(everywhere).chain(&self.allowed);
+            let lists = std::iter::once(global_allow_list).chain(&self.allowed);
             if !lists.into_iter().any(|list| list.allows(secret, &text[whole.clone()], line)) {
                 secrets.push(FoundSecret { range, kind: &self.id });
             }

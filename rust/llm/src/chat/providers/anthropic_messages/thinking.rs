@@ -62,8 +62,9 @@ pub fn write_config(
         }
         (Some(thinking), effort) => {
             // An explicit `thinking` object takes precedence over the effort.
-            let needs_budget =
-                kind == ThinkingMode::Budget && thinking["type"] != "disabled" && budget_of(&thinking).is_none();
+            let needs_budget = kind == ThinkingMode::Budget
+                && thinking["type"] != "disabled"
+                && read_budget_tokens(&thinking).is_none();
             let is_used = needs_budget && effort_budget.is_some();
             request.record_dropped_if_set("reasoning_effort", effort.filter(|_| !is_used).as_ref());
             (thinking, "thinking", 1)
@@ -92,14 +93,14 @@ pub fn write_config(
 }
 
 /// Returns the budget that the client set, in tokens.
-fn budget_of(thinking: &Value) -> Option<u64> {
+fn read_budget_tokens(thinking: &Value) -> Option<u64> {
     thinking["budget_tokens"].as_u64()
 }
 
 /// Returns the config in a form that the model accepts: a type with its budget, or adaptive thinking without one. Also
 /// returns true if it differs from what the client asked for.
 fn adapt_to_mode(mut thinking: Value, mode: ThinkingMode, effort_budget: Option<u64>) -> (Value, bool) {
-    let (is_adaptive, budget) = (thinking["type"] == "adaptive", budget_of(&thinking));
+    let (is_adaptive, budget) = (thinking["type"] == "adaptive", read_budget_tokens(&thinking));
     if mode == ThinkingMode::Budget {
         let is_complete = !is_adaptive && budget.is_some();
         thinking["type"] = "enabled".into();

@@ -146,7 +146,7 @@ impl GroundingTracker {
         let at =
             |item: &Value, key: &str| item[key].as_u64().and_then(|at| usize::try_from(at).ok()).unwrap_or_default();
         let mut rest = Vec::new();
-        let mut lose = |name: String| {
+        let mut record_dropped = |name: String| {
             if !rest.contains(&name) {
                 rest.push(name);
             }
@@ -155,13 +155,13 @@ impl GroundingTracker {
         for citation in all.iter().take(MAX_CITATIONS) {
             let claim = self.text_index.locate_bytes(at(citation, "startIndex")..at(citation, "endIndex"), None);
             let (Some(claim), Some(url)) = (claim, citation["uri"].as_str().filter(|url| !url.is_empty())) else {
-                lose(CITATION_METADATA.to_owned());
+                record_dropped(CITATION_METADATA.to_owned());
                 continue;
             };
             cited.push(Citation::without_marker(claim, web_page_source(url, &citation["title"], "")));
             for key in ["license", "publicationDate"] {
                 if is_nonempty(&citation[key]) {
-                    lose(format!("{CITATION_METADATA}.{key}"));
+                    record_dropped(format!("{CITATION_METADATA}.{key}"));
                 }
             }
         }

@@ -71,7 +71,7 @@ pub fn write_body(request: &mut ChatRequest, names_calls: bool) -> Result<Fields
     for (at, message) in std::mem::take(&mut request.messages).into_iter().enumerate() {
         let Message { role, parts } = message;
         let path = format!("messages[{at}]");
-        let target = if role == Role::System { &mut system } else { turn_for_role(role, &mut turns) };
+        let target = if role == Role::System { &mut system } else { parts_for_role(role, &mut turns) };
         for part in parts {
             write_part(part, &path, &call_names, request, target)?;
         }
@@ -106,7 +106,7 @@ pub fn write_body(request: &mut ChatRequest, names_calls: bool) -> Result<Fields
 
 /// Returns the parts of the current turn. Consecutive messages of one role share a turn, because Gemini expects the
 /// roles to alternate.
-fn turn_for_role(role: Role, turns: &mut Vec<(Role, Vec<Value>)>) -> &mut Vec<Value> {
+fn parts_for_role(role: Role, turns: &mut Vec<(Role, Vec<Value>)>) -> &mut Vec<Value> {
     if turns.last().is_none_or(|(last, _)| *last != role) {
         turns.push((role, Vec::new()));
     }
@@ -359,8 +359,8 @@ fn write_tools(request: &mut ChatRequest, out: &mut Fields) {
     }
     // Gemini rejects a configuration of function calls if there are no functions.
     let choice = request.tool_choice.take();
-    let lost = choice.as_ref().filter(|choice| !has_functions && **choice != ToolChoice::Auto);
-    request.record_dropped_if_set("tool_choice", lost);
+    let unsupported_choice = choice.as_ref().filter(|choice| !has_functions && **choice != ToolChoice::Auto);
+    request.record_dropped_if_set("tool_choice", unsupported_choice);
     let calling = choice.filter(|_| has_functions).map(|choice| match choice {
         ToolChoice::Auto => json!({"mode": "AUTO"}),
         ToolChoice::None => json!({"mode": "NONE"}),

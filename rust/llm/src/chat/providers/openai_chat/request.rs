@@ -239,13 +239,13 @@ fn build_assistant_message(
     parts: Vec<Part>,
     path: &str,
     request: &mut ChatRequest,
-    again: ReasoningReplay,
+    reasoning_replay: ReasoningReplay,
 ) -> Result<Option<Value>, RequestError> {
     let mut thoughts = String::new();
     let mut details = Vec::new();
     let mut calls = Vec::new();
     let mut content_parts = Vec::new();
-    let mut seal = None;
+    let mut thought_signature = None;
     for part in parts {
         match part {
             Part::ToolCall(call) => {
@@ -257,17 +257,17 @@ fn build_assistant_message(
                 }
                 calls.push(call_json);
             }
-            Part::Thinking { text, .. } if again == ReasoningReplay::Text => thoughts.push_str(&text),
+            Part::Thinking { text, .. } if reasoning_replay == ReasoningReplay::Text => thoughts.push_str(&text),
             Part::Thinking { signature, .. } => {
                 let decoded = signature
-                    .filter(|_| again == ReasoningReplay::Details)
+                    .filter(|_| reasoning_replay == ReasoningReplay::Details)
                     .and_then(|sealed| reasoning_details::decode_signature(&sealed));
                 request.record_dropped_if_set("thinking", decoded.is_none().then_some(&()));
                 details.extend(decoded.unwrap_or_default());
             }
             Part::RedactedThinking { .. } => request.record_dropped("thinking"),
             Part::Signature(signature) => {
-                if seal.replace(signature).is_some() {
+                if thought_signature.replace(signature).is_some() {
                     request.record_dropped("thought_signature");
                 }
             }
@@ -277,7 +277,7 @@ fn build_assistant_message(
         }
     }
     if content_parts.is_empty() && calls.is_empty() {
-        request.record_dropped_if_set("thought_signature", seal.as_ref());
+        request.record_dropped_if_set("thought_signature", thought_signature.as_ref());
         request.record_dropped_if_set("thinking", (!thoughts.is_empty() || !details.is_empty()).then_some(&()));
         return Ok(None);
     }
@@ -292,7 +292,7 @@ fn build_assistant_message(
     if !calls.is_empty() {
         message["tool_calls"] = calls.into();
     }
-    if let Some(signature) = seal {
+    if let Some(signature) = thought_signature {
         message["extra_content"] = json!({"google": {"thought_signature": signature}});
     }
     Ok(Some(message))

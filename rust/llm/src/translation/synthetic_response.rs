@@ -16,7 +16,7 @@ use crate::{
 
 /// Text of the response, and the properties of the request that it responds to.
 #[derive(Debug, Clone, Copy)]
-pub struct Notice<'n> {
+pub struct SyntheticResponse<'n> {
     pub operation: Operation,
     pub model: &'n str,
     pub is_streaming: bool,
@@ -28,13 +28,13 @@ pub struct Notice<'n> {
 }
 
 /// Returns content type and body of the response; `None` if the operation generates no text.
-pub fn write_notice(notice: &Notice<'_>) -> Option<(&'static str, Vec<u8>)> {
-    let Some(ClientFormat::Chat(format)) = ClientFormat::from_operation(notice.operation) else { return None };
+pub fn write_synthetic_response(response: &SyntheticResponse<'_>) -> Option<(&'static str, Vec<u8>)> {
+    let Some(ClientFormat::Chat(format)) = ClientFormat::from_operation(response.operation) else { return None };
     let context = ResponseContext {
         provider: "gateway",
-        model: notice.model.to_owned(),
-        created: notice.created,
-        id_suffix: notice.id_suffix.to_owned(),
+        model: response.model.to_owned(),
+        created: response.created,
+        id_suffix: response.id_suffix.to_owned(),
         is_strict: true,
         should_show_thinking: false,
         should_show_images: false,
@@ -45,14 +45,14 @@ pub fn write_notice(notice: &Notice<'_>) -> Option<(&'static str, Vec<u8>)> {
         client_tools: Arc::new(ClientTools::default()),
         tool_call_signatures: None,
     };
-    let (kind, mut writer): (_, Box<dyn ResponseWriter>) = if notice.is_streaming {
+    let (kind, mut writer): (_, Box<dyn ResponseWriter>) = if response.is_streaming {
         (stream_type(format), format.stream_writer(context))
     } else {
         ("application/json", format.response_builder(context))
     };
     for event in [
-        ResponseEvent::Start { id: "", model: notice.model },
-        ResponseEvent::Text(notice.text),
+        ResponseEvent::Start { id: "", model: response.model },
+        ResponseEvent::Text(response.text),
         ResponseEvent::Finish { reason: "stop", stop_sequence: None },
         ResponseEvent::End,
     ] {
@@ -86,18 +86,25 @@ mod tests {
     #[test]
     fn every_chat_format_says_the_text() {
         for operation in OPERATIONS {
-            let notice =
-                Notice { operation, model: "m", is_streaming: false, text: "denied", created: 1, id_suffix: "x" };
-            let (kind, body) = write_notice(&notice).unwrap();
+            let response = SyntheticResponse {
+                operation,
+                model: "m",
+                is_streaming: false,
+                text: "denied",
+                created: 1,
+                id_suffix: "x",
+            };
+            let (kind, body) = write_synthetic_response(&response).unwrap();
             let texts = response_texts(&serde_json::from_slice(&body).unwrap());
             assert_eq!((kind, texts.len(), texts[0].text.as_str()), ("application/json", 1, "denied"), "{operation:?}");
-            let (kind, stream) = write_notice(&Notice { is_streaming: true, ..notice }).unwrap();
+            let (kind, stream) =
+                write_synthetic_response(&SyntheticResponse { is_streaming: true, ..response }).unwrap();
             if kind == "text/event-stream" {
                 let texts = StreamTexts::read(StreamEncoding::SseEvents, &Bytes::from(stream)).unwrap();
                 assert_eq!(texts.parts()[0].text, "denied", "{operation:?}");
             }
         }
-        let embed = Notice {
+        let embed = SyntheticResponse {
             operation: Operation::Embed,
             model: "m",
             is_streaming: false,
@@ -105,6 +112,6 @@ mod tests {
             created: 1,
             id_suffix: "",
         };
-        assert!(write_notice(&embed).is_none());
+        assert!(write_synthetic_response(&embed).is_none());
     }
 }

@@ -187,9 +187,9 @@ CONCURRENT_KEY_CHANGES = {
 }
 
 
-@pytest.mark.parametrize("fate", list(CONCURRENT_KEY_CHANGES))
-def test_key_waiting_for_the_lock_is_checked_again(bootstrapped_url: Secret, fate: str):
-    expected, done = CONCURRENT_KEY_CHANGES[fate]
+@pytest.mark.parametrize("change_meanwhile", list(CONCURRENT_KEY_CHANGES))
+def test_key_waiting_for_the_lock_is_checked_again(bootstrapped_url: Secret, change_meanwhile: str):
+    expected, done = CONCURRENT_KEY_CHANGES[change_meanwhile]
 
     async def scenario(api: ManagementClient) -> None:
         key, own = await api.create_key("organisation/service", scopes=["workspaces.create", "workspaces.list"])

@@ -10,9 +10,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until};
 
-use crate::alarm::PreciseTimer;
 use crate::clock;
 use crate::ledger::{Ledger, Progress};
+use crate::precise_timer::PreciseTimer;
 
 /// Maximum number of bytes of further requests that are read ahead while a response is sent.
 const MAX_READ_AHEAD_BYTES: usize = 256 * 1024;
@@ -49,13 +49,13 @@ pub struct ClientSocket {
     stream: TcpStream,
     pub read_buffer: BytesMut,
     /// Exact timer, created by the first short pause.
-    alarm: Option<PreciseTimer>,
+    timer: Option<PreciseTimer>,
 }
 
 impl ClientSocket {
     pub fn new(stream: TcpStream) -> Self {
         let _ = stream.set_nodelay(true);
-        Self { stream, read_buffer: BytesMut::with_capacity(READ_CHUNK_BYTES), alarm: None }
+        Self { stream, read_buffer: BytesMut::with_capacity(READ_CHUNK_BYTES), timer: None }
     }
 
     /// Reads the available bytes into the buffer. Before that, reserves space for `max_bytes`, the number of bytes that
@@ -91,13 +91,13 @@ impl ClientSocket {
     pub async fn wait_until(&mut self, due: Instant, tally: &SendTracker<'_>) -> Result<(), ClientDisconnected> {
         tally.publish_progress();
         let is_short = due < Instant::now() + MAX_EXACT_PAUSE;
-        let alarm = if is_short { self.alarm.take().or_else(|| PreciseTimer::new().ok()) } else { None };
+        let timer = if is_short { self.timer.take().or_else(|| PreciseTimer::new().ok()) } else { None };
         let outcome = tokio::select! {
             biased;
             () = self.wait_for_disconnect() => Err(ClientDisconnected),
-            () = wait_for_alarm(alarm.as_ref(), due) => Ok(()),
+            () = wait_for_alarm(timer.as_ref(), due) => Ok(()),
         };
-        self.alarm = alarm.or(self.alarm.take());
+        self.timer = timer.or(self.timer.take());
         outcome
     }
 
@@ -152,9 +152,9 @@ impl ClientSocket {
     }
 }
 
-async fn wait_for_alarm(alarm: Option<&PreciseTimer>, due: Instant) {
-    match alarm {
-        Some(alarm) if alarm.wait_until(due).await.is_ok() => (),
+async fn wait_for_alarm(timer: Option<&PreciseTimer>, due: Instant) {
+    match timer {
+        Some(timer) if timer.wait_until(due).await.is_ok() => (),
         _ => sleep_until(due).await,
     }
 }
