@@ -30,6 +30,11 @@ test("changes scopes and default config of a key, and rotates it with a chosen o
   await save(page);
   assert.deepEqual(takeChanges(sent), [{ scopes: ["completions.write", "logs.write"], defaults: { allow_config_override: true, config_id: CONFIG, metadata: { team: "search" } } }]);
 
+  await sheet.getByLabel("Metadata", { exact: true }).fill('{"team": "sales"}');
+  await sheet.getByLabel("Requests may name another config").uncheck();
+  await sheet.getByLabel(/^Alerts by e-mail/).fill("ann@example.com, bo@example.com");
+  await save(page);
+  assert.deepEqual(takeChanges(sent), [{ alert_emails: ["ann@example.com", "bo@example.com"], defaults: { allow_config_override: false, config_id: CONFIG, metadata: { team: "sales" } } }]);
   await sheet.getByRole("button", { name: "Rotate" }).click();
   const question = page.getByRole("dialog", { name: "Rotate to rotate" });
   await question.getByLabel("The old key works for").selectOption({ label: "a day" });

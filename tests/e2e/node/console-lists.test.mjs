@@ -126,6 +126,29 @@ test("loads all groups of analytics, and links them to their logs", async () => 
   await context.close();
 });
 
+test("corrects the costs of logs in parts, after a report", async () => {
+  const { page, context, faults } = await openSignedIn("models?rerate=1");
+  const bodies = [];
+  const rated = { ai_org: "openai", ai_model: "gpt-4o", logs: 40, corrected: 3, unpriced: 0, skipped: 0, old_cost: 0, new_cost: 12 };
+  await page.route(/\/v1\/admin\/logs\/rerate$/, (route) => {
+    const body = route.request().postDataJSON();
+    bodies.push(body);
+    return route.fulfill({ json: { object: "rerating", data: [rated], dry_run: body.dry_run === true, time_of_generation_max: body.time_of_generation_max, next_cursor: body.cursor ? null : "second part" } });
+  });
+  const dialog = page.getByRole("dialog", { name: "Correct the costs of logs" });
+  const correct = dialog.getByRole("button", { name: "Correct the logs" });
+  assert.ok(await correct.isDisabled());
+  await dialog.getByLabel("Model").fill("gpt-4o");
+  await dialog.getByRole("button", { name: "Report" }).click();
+  await dialog.getByText("80 logs, of which 6 would be corrected.").waitFor();
+  await correct.click();
+  await page.getByText("6 logs corrected").waitFor();
+  assert.deepEqual(bodies.map((one) => [one.dry_run === true, one.cursor ?? "", one.ai_model]), [[true, "", "gpt-4o"], [true, "second part", "gpt-4o"], [false, "", "gpt-4o"], [false, "second part", "gpt-4o"]]);
+  assert.equal(new Set(bodies.map((one) => `${one.time_of_generation_min} ${one.time_of_generation_max}`)).size, 1);
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
 test("says that words are searched in the list only", async () => {
   const { page, context, faults } = await openSignedIn("logs?q=hello&live=1");
   await page.getByText("All requests of the other filters").waitFor();

@@ -20,7 +20,7 @@ const PAGES = [
   `guardrails/${GUARDRAIL}?tab=versions`, "providers", "providers?new=1", "providers/integrations", "models", "keys", "keys?new=1",
   "limits", "limits?tab=usage", "limits?tab=refusals", "limits?new=1", `limits/${POLICY}`, `keys/${KEY_ID}`, `providers/${PROVIDER}`, `configs/${CONFIG}?tab=versions`, `configs/${CONFIG}?tab=explain`, "traces/order-17", "users", "users/invites", "users?new=1", "workspaces", `workspaces/${WORKSPACE}`, `workspaces/${WORKSPACE}?tab=defaults`, "batches", "logs?exports=1", "audit", "system",
   `workspaces/${WORKSPACE}?tab=members`, `workspaces/${WORKSPACE}?tab=rules`, "workspaces?new=1", "prompts?new=1", `prompts/${PROMPT}?tab=run`, `prompts/${PROMPT}?tab=compare`, `prompts/${PROMPT}?tab=versions`, `prompts/${PROMPT}?share=1`,
-  `logs/${LOG}?tab=response`, `logs/${LOG}?tab=raw`, "organisation?exclusions=1", "analytics?metric=status-codes&group=guardrail", "logs?q=hello",
+  `logs/${LOG}?tab=response`, `logs/${LOG}?tab=raw`, "organisation?exclusions=1", "analytics?metric=status-codes&group=guardrail", "logs?q=hello", "models?rerate=1",
 ];
 const PARTS = 2;
 /** Rules whose findings depend on the theme. */
