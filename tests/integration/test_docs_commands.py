@@ -1,5 +1,6 @@
-"""Commands of the gateway on the pages of the documentation, run as a reader runs them, and a list of what needs other
-machines or programs. `test_docs_examples` runs the requests.
+"""Runs the commands of the gateway on the pages of the documentation as a reader runs them.
+
+A list names what needs other machines or programs. `test_docs_examples` runs the requests.
 """
 
 from __future__ import annotations

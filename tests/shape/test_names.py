@@ -76,6 +76,7 @@ def test_core_tests_are_named_after_modules():
         "failover",
         "faults",
         "fine_tuning",
+        "guardrail_caching",
         "guardrail_checks",
         "guardrail_defaults",
         "guardrail_fields",

@@ -449,8 +449,10 @@ def make_engine(settings: Settings) -> LogEngine:
 
 
 def read_node_name(folder: Path) -> str:
-    """Returns the name under which this node saves its positions in a shared log store. It is stored in a folder of the
-    node, because nodes may have the same host name, and a container gets a new one at each start.
+    """Returns the name under which this node saves its positions in a shared log store.
+
+    It is stored in a folder of the node. Nodes may have the same host name, and a container gets a new one at each
+    start.
     """
     path = folder / NODE_NAME_FILE
     with suppress(FileNotFoundError):

@@ -128,7 +128,7 @@ fn list_claims<T: DeserializeOwned>(claim: Option<&Value>) -> Result<Vec<T>, Inv
         Some(single @ Value::Object(_)) => std::slice::from_ref(single),
         Some(_) => return Err(InvalidClaim),
     };
-    listed.iter().map(|one| T::deserialize(one).map_err(|_| InvalidClaim)).collect()
+    listed.iter().map(|limit| T::deserialize(limit).map_err(|_| InvalidClaim)).collect()
 }
 
 #[cfg(test)]

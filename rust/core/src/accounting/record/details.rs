@@ -164,7 +164,7 @@ impl RecordDetails {
         let guardrail_questions = self.guardrail_questions.clone();
         let (saved_provider, opened_at) = (self.saved_provider.clone(), self.opened_at);
         let (hook_results, has_current_hooks) = (self.hook_results.clone(), self.has_current_hooks);
-        Self { saved_provider, opened_at, guardrail_questions, hook_results, has_current_hooks, ..Self::default() }
+        Self { saved_provider, opened_at, hook_results, has_current_hooks, guardrail_questions, ..Self::default() }
     }
 
     /// Returns the counter of the requests that guardrails send to models. All targets of the request share it.

@@ -215,8 +215,8 @@ fn write_limits(line: &mut ObjectWriter<'_>, log: &RequestLog) {
     });
 }
 
-/// Writes the results of guardrails. The data of the checks may contain parts of texts, so it is left out if bodies are
-/// not recorded, or if a guardrail of another target redacts them.
+/// Writes the results of guardrails. The data of the checks may contain parts of texts. It is left out if bodies are not
+/// recorded, or if a guardrail of another target redacts them.
 fn write_hook_results(line: &mut ObjectWriter<'_>, log: &RequestLog, shows_data: bool) {
     let Some(shared) = log.details.hook_results() else { return };
     let results = shared.lock();

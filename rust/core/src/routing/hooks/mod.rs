@@ -530,8 +530,8 @@ impl TargetHooks {
     ) -> Result<()> {
         let (results, has_failed) = {
             let results = self.results.lock();
-            let shown = results.has_visible().then(|| serde_json::to_vec(&results.client_view()).unwrap_or_default());
-            (shown, results.has_failed())
+            let json = results.has_visible().then(|| serde_json::to_vec(&results.client_view()).unwrap_or_default());
+            (json, results.has_failed())
         };
         if has_failed && response.is_success() {
             response.incoming.head.status = FAILED_STATUS;

@@ -37,10 +37,9 @@ fn add_redacting_hooks(resolver: &TargetResolver<'_>, node: &Node, redacting: &m
         // Only targets without further targets get requests. They have inherited the guardrails of this node.
         return;
     }
-    let hooks = match find_hooks(resolver, node, Stage::Input) {
-        Ok(hooks) => hooks,
+    let Ok(hooks) = find_hooks(resolver, node, Stage::Input) else {
         // A guardrail is missing or cannot run, so no target can run it.
-        Err(_) => return redacting.push(None),
+        return redacting.push(None);
     };
     for (hook, _) in hooks {
         let fingerprint = Some(hook.fingerprint);

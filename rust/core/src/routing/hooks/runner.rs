@@ -197,7 +197,7 @@ fn skip_reason(hook: &Hook, subject: &HookSubject) -> Option<(&'static str, bool
 }
 
 /// Returns true if a hook denies what it cannot read: if it denies, or if it redacts. A client could choose a body that
-/// only the provider can read, and a response that is too large would pass with all that must be redacted.
+/// only the provider can read. A response that is too large would pass with all that must be redacted.
 pub fn must_read(hook: &Hook) -> bool {
     hook.denies || hook.may_redact()
 }

@@ -20,7 +20,10 @@ pub(super) const ROWS: &[CheckRow] = &[
                 base: "https://service.api.aisecurity.paloaltonetworks.com",
                 path: "/v1/scan/sync/request",
                 headers: &[("x-pan-token", "{credentials.AIRS_API_KEY}")],
-                prepare: prepare_scan_scope,
+                prepare: |parameters| {
+                    set_request_scope(parameters);
+                    Ok(())
+                },
                 build_body: build_scan,
                 read_reply: read_prisma_airs_reply,
                 ..PARTNER
@@ -53,15 +56,14 @@ pub(super) const ROWS: &[CheckRow] = &[
 ];
 
 /// Translates `scan_scope` to a scope of the gateway.
-fn prepare_scan_scope(parameters: &mut Value) -> Result<(), (String, String)> {
+fn set_request_scope(parameters: &mut Value) {
     let scope = match parameters["scan_scope"].as_str() {
         Some("user_messages") => "user",
         Some("all_messages") => "all",
         Some(name) => name,
-        None => return Ok(()),
+        None => return,
     };
     parameters["requestScope"] = scope.to_owned().into();
-    Ok(())
 }
 
 fn build_scan(input: &PartnerInput<'_>) -> Value {
