@@ -35,10 +35,14 @@ class Session {
     return this.self?.workspaces.find((one) => one.slug === workspace || one.id === workspace);
   }
 
-  /** Returns true if the user has this scope in a workspace; an empty workspace stands for any. */
+  /**
+   * Returns true if the user has this scope in a workspace; an empty workspace stands for any. In a workspace of others,
+   * whose prompt may be shared, only admins of the organisation have scopes.
+   */
   canIn(workspace: string, scope: string): boolean {
     const found = this.#find(workspace);
-    return found ? found.scopes.includes(scope) : this.can(scope);
+    if (found) return found.scopes.includes(scope);
+    return (!workspace || this.isOrganisationAdmin) && this.can(scope);
   }
 
   /** Returns the role in a workspace, by its slug or id. Admins of the organisation count as admins; empty for none. */
