@@ -179,12 +179,14 @@ export async function startSession(): Promise<void> {
 
 /** Signs out and forgets everything that was loaded. */
 export async function signOut(): Promise<void> {
-  await fetch(apiUrl("v1/auth/sessions"), { method: "DELETE", headers: csrfHeaders() });
+  // Another tab may have signed in meanwhile, which changes the token.
+  const found = await fetchSelf();
+  await fetch(apiUrl("v1/auth/sessions"), { method: "DELETE", headers: csrfHeaders(found) });
   session.self = null;
   location.assign(apiUrl("console/"));
 }
 
-export function csrfHeaders(): Record<string, string> {
-  const token = session.self?.csrf_token;
+export function csrfHeaders(self = session.self): Record<string, string> {
+  const token = self?.csrf_token;
   return token ? { "x-csrf-token": token } : {};
 }
