@@ -47,7 +47,9 @@ class ForkPrompt(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     ] = None
     workspace_id: Annotated[
         str | None,
-        Meta(description="id or slug of the workspace of the copy; default: the caller's, or that of the prompt"),
+        Meta(
+            description="id or slug of the workspace of the copy; default: the caller's, or that of the prompt if the caller may create prompts there"
+        ),
     ] = None
 
 
