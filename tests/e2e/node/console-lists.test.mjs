@@ -104,23 +104,28 @@ test("saves a view of the analytics, and downloads its rows", async () => {
 });
 
 test("loads all groups of analytics, and links them to their logs", async () => {
-  const TOTAL = 450;
+  const TOTAL = 1450;
+  const bounds = [];
   const { page, context, faults } = await openSignedIn();
   await page.route(/\/v1\/analytics\/groups\/users\?/, (route) => {
     const query = new URL(route.request().url()).searchParams;
     const [size, number] = [Number(query.get("page_size")), Number(query.get("current_page"))];
+    bounds.push(`${size} from ${query.get("time_of_generation_min")} to ${query.get("time_of_generation_max")}`);
     const data = Array.from({ length: Math.max(0, Math.min(size, TOTAL - size * number)) }, (_, index) => ({ user: `user ${size * number + index}`, requests: 1, cost: 0 }));
     return route.fulfill({ json: { object: "list", total: TOTAL, data } });
   });
   await openPage(page, "analytics?group=users&ai_model=mock&range=7d");
-  await page.getByText("200 of 450 loaded").waitFor();
+  await page.getByText("200 of 1,450 loaded").waitFor();
   const [download] = await Promise.all([page.waitForEvent("download"), page.getByRole("button", { name: "Download CSV" }).click()]);
   const lines = (await streamText(await download.createReadStream())).split("\r\n");
   assert.equal(lines.length, TOTAL + 1);
   const target = new URL(await page.getByRole("link", { name: "user 0", exact: true }).getAttribute("href"), GATEWAY);
   assert.deepEqual(Object.fromEntries(target.searchParams), { range: "7d", ai_model: "mock", metadata: '{"_user":"user 0"}' });
   await page.getByRole("button", { name: "Show more" }).click();
-  await page.getByText("400 of 450 loaded").waitFor();
+  await page.getByText("400 of 1,450 loaded").waitFor();
+  // Two pages of the table and two of the file: the pages of each have the same times.
+  assert.deepEqual([bounds.length, new Set(bounds).size], [4, 2]);
+  assert.ok(bounds.every((one) => !one.includes("null")));
   for (const metric of ["status-codes", "rescued", "guardrails", "cache-latency"]) await openPage(page, `analytics?metric=${metric}`);
   assert.deepEqual(faults, []);
   await context.close();
