@@ -154,6 +154,39 @@ test("corrects the costs of logs in parts, after a report", async () => {
   await context.close();
 });
 
+test("corrects only the logs of the report, and stays open until it has", async () => {
+  const { page, context, faults } = await openSignedIn("models?rerate=1");
+  const rated = { ai_org: "openai", ai_model: "gpt-4o", logs: 40, corrected: 3, unpriced: 0, skipped: 0, old_cost: 0, new_cost: 12 };
+  let release;
+  const held = new Promise((resolve) => (release = resolve));
+  await page.route(/\/v1\/admin\/logs\/rerate$/, async (route) => {
+    const body = route.request().postDataJSON();
+    if (!body.dry_run && body.cursor) await held;
+    return route.fulfill({ json: { object: "rerating", data: [rated], dry_run: body.dry_run === true, time_of_generation_max: body.time_of_generation_max, next_cursor: body.cursor ? null : "second part" } });
+  });
+  const dialog = page.getByRole("dialog", { name: "Correct the costs of logs" });
+  const correct = dialog.getByRole("button", { name: "Correct the logs" });
+  const report = async () => {
+    await dialog.getByRole("button", { name: "Report" }).click();
+    await until("the button", () => correct.isEnabled());
+  };
+  await report();
+  await dialog.getByRole("textbox", { name: /^Model/ }).fill("gpt-4o");
+  assert.ok(await correct.isDisabled());
+  await report();
+  await correct.click();
+  await dialog.getByText("Working… 40 logs, of which 3 were corrected.").waitFor();
+  await page.keyboard.press("Escape");
+  await dialog.getByRole("button", { name: "Close" }).last().click();
+  assert.ok(await dialog.isVisible());
+  release();
+  await page.getByText("6 logs corrected").waitFor();
+  await page.keyboard.press("Escape");
+  await dialog.waitFor({ state: "detached" });
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
 test("says that words are searched in the list only", async () => {
   const { page, context, faults } = await openSignedIn("logs?q=hello&live=1");
   await page.getByText("All requests of the other filters").waitFor();
