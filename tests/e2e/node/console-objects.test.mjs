@@ -378,6 +378,25 @@ test("finds the new pages with the search", async () => {
   await context.close();
 });
 
+test("drops values of conditions that name objects of another workspace", async () => {
+  const { id, slug } = await callApi("POST", "/v1/workspaces", { name: "Other policies" });
+  const { page, context, faults } = await openSignedIn("limits?new=1");
+  const dialog = page.getByRole("dialog");
+  const first = dialog.getByRole("group", { name: "Condition 1" });
+  await dialog.getByRole("button", { name: "Add a condition" }).click();
+  const second = dialog.getByRole("group", { name: "Condition 2" });
+  await second.getByLabel("Property").selectOption("config");
+  await second.getByLabel("Value").fill("main-config");
+  await second.getByLabel("Value").press("Enter");
+  await second.getByRole("button", { name: "Remove main-config" }).waitFor();
+  await dialog.getByRole("combobox", { name: /^Workspace/ }).selectOption(slug);
+  await expectCount(second.getByRole("button", { name: "Remove main-config" }), 0);
+  await expectCount(first.getByRole("button", { name: "Remove *", exact: true }), 1);
+  assert.deepEqual(faults, []);
+  await context.close();
+  await callApi("DELETE", `/v1/workspaces/${id}`, { name: "Other policies", force_delete: true });
+});
+
 test("shows admins of a workspace what the organisation decides", async () => {
   const { id } = await callApi("POST", "/v1/workspaces", { name: "Decided above" });
   await callApi("PUT", "/v1/admin/organisation/settings", { security_settings_overrides: { mcp: false } });

@@ -105,6 +105,11 @@ test("keeps prompts in a tree of collections, and moves one", async () => {
   await add("Add a collection", "Name of the new collection", "Support");
   await add("Add a collection in Support", "Name of a collection in Support", "Letters");
   await sheet.getByRole("button", { name: "Rename Letters" }).click();
+  // A name that nobody edited is no edit.
+  await page.keyboard.press("Escape");
+  await sheet.waitFor({ state: "detached" });
+  await page.getByRole("button", { name: "Collections" }).click();
+  await sheet.getByRole("button", { name: "Rename Letters" }).click();
   await sheet.getByLabel("New name of Letters").fill("Mails");
   await sheet.getByLabel("New name of Letters").press("Enter");
   await items.filter({ hasText: "Mails" }).waitFor();
@@ -127,6 +132,10 @@ test("keeps prompts in a tree of collections, and moves one", async () => {
   await page.getByRole("link", { name: "To move" }).waitFor();
   await page.getByLabel("Collection", { exact: true }).selectOption(byName.Support.id);
   await page.getByText("No prompt matches").waitFor();
+  const other = await callApi("GET", `/v1/workspaces/${WORKSPACE}`);
+  await page.getByLabel("Workspace", { exact: true }).selectOption(other.slug);
+  await page.waitForURL((url) => url.searchParams.get("ws") === other.slug && !url.searchParams.has("collection"));
+  await settle(page);
   assert.deepEqual(faults, []);
   await context.close();
   await callApi("DELETE", `/v1/workspaces/${id}`, { name: "Collected", force_delete: true });
