@@ -88,7 +88,7 @@ test("saves and signs out after another tab has signed in", async () => {
   await renew();
   await page.getByRole("button", { name: "Sign out" }).click();
   await page.waitForSelector("input[name=key]");
-  // The first attempt to save has the token of the first session.
-  assert.deepEqual(faults.map((fault) => fault.slice(0, 3)).filter((status) => status !== "401"), ["403"]);
+  // The first attempts to save and to check the config have the token of the first session.
+  assert.deepEqual([...new Set(faults.map((fault) => fault.slice(0, 3)))].filter((status) => status !== "401"), ["403"]);
   await context.close();
 });
