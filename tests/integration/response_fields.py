@@ -110,6 +110,7 @@ WORKSPACE_FIELDS = {
     "defaults": "table",
     "settings": "table",
     "security_settings": "table",
+    "organisation_sections": "list",
     "scim_source_id": "text|null",
     "last_reset_at": "text|null",
     **LIMIT_LIST_FIELDS,

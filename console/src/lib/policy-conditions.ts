@@ -28,6 +28,8 @@ export const MAX_CONDITIONS = 20;
 const PREFIX = "metadata.";
 /** Keys that only rate limits can have. */
 const RATE_ONLY = ["endpoint_type"];
+/** Keys whose values mean the same in every workspace. */
+const SHARED_KEYS = ["model", METADATA, "metadata._user", "provider", "endpoint_type"];
 const OPERATIONS = ["chatComplete", "messages", "createModelResponse", "complete", "embed", "imageGenerate", "createSpeech", "createTranscription", "rerank", "moderate", "realtime"];
 const PAGE_SIZE = 1000;
 
@@ -55,6 +57,11 @@ export function conditionsOf(rows: ConditionFields[]): Schema["Condition"][] {
     value: row.values.length === 1 ? (row.values[0] ?? "") : row.values,
     ...(row.excludes ? { excludes: true } : {}),
   }));
+}
+
+/** Returns conditions for another workspace: without values that name objects of the first one. */
+export function forOtherWorkspace(rows: ConditionFields[]): ConditionFields[] {
+  return rows.map((row) => (SHARED_KEYS.includes(row.key) ? row : { ...row, values: [] }));
 }
 
 export function groupsOf(rows: KeyFields[]): { key: string }[] {

@@ -3,8 +3,8 @@ import { untrack } from "svelte";
 import { consoleUrl, pageUrl } from "./paths";
 
 type Query = Record<string, string | null | undefined>;
-/** Parameters of a list without its page and open row, which another workspace or range of time does not have. */
-export const FIRST_PAGE = { page: null, entry: null, at: null };
+/** Parameters of a list without its page, open row and collection, which another workspace or range does not have. */
+export const FIRST_PAGE = { page: null, entry: null, at: null, collection: null };
 
 /** Decodes a segment of a path. A segment with an invalid encoding stays as it is. */
 function decodeSegment(segment: string): string {

@@ -35,10 +35,14 @@ class Session {
     return this.self?.workspaces.find((one) => one.slug === workspace || one.id === workspace);
   }
 
-  /** Returns true if the user has this scope in a workspace; an empty workspace stands for any. */
+  /**
+   * Returns true if the user has this scope in a workspace; an empty workspace stands for any. In a workspace of others,
+   * whose prompt may be shared, only admins of the organisation have scopes.
+   */
   canIn(workspace: string, scope: string): boolean {
     const found = this.#find(workspace);
-    return found ? found.scopes.includes(scope) : this.can(scope);
+    if (found) return found.scopes.includes(scope);
+    return (!workspace || this.isOrganisationAdmin) && this.can(scope);
   }
 
   /** Returns the role in a workspace, by its slug or id. Admins of the organisation count as admins; empty for none. */
@@ -175,12 +179,14 @@ export async function startSession(): Promise<void> {
 
 /** Signs out and forgets everything that was loaded. */
 export async function signOut(): Promise<void> {
-  await fetch(apiUrl("v1/auth/sessions"), { method: "DELETE", headers: csrfHeaders() });
+  // Another tab may have signed in meanwhile, which changes the token.
+  const found = await fetchSelf();
+  await fetch(apiUrl("v1/auth/sessions"), { method: "DELETE", headers: csrfHeaders(found) });
   session.self = null;
   location.assign(apiUrl("console/"));
 }
 
-export function csrfHeaders(): Record<string, string> {
-  const token = session.self?.csrf_token;
+export function csrfHeaders(self = session.self): Record<string, string> {
+  const token = self?.csrf_token;
   return token ? { "x-csrf-token": token } : {};
 }

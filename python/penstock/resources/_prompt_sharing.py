@@ -21,7 +21,7 @@ from penstock.kit.prompts import PROMPTS, PromptContent
 from penstock.kit.route_parameters import IdOrSlug
 from penstock.kit.tenant_session import RequestContext
 from penstock.resources._prompt_versions import IN_WORKSPACE, TAGS, CreatedPrompt
-from penstock.schemas import EmptyResponse
+from penstock.schemas import EmptyResponse, field_error
 from penstock.store.prompt_tables import prompts
 
 if TYPE_CHECKING:
@@ -47,7 +47,9 @@ class ForkPrompt(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     ] = None
     workspace_id: Annotated[
         str | None,
-        Meta(description="id or slug of the workspace of the copy; default: the caller's, or that of the prompt"),
+        Meta(
+            description="id or slug of the workspace of the copy; default: the caller's, or that of the prompt if the caller may create prompts there"
+        ),
     ] = None
 
 
@@ -119,6 +121,9 @@ async def fork(
         source = await _find_source(session, key)
         await session.organisation().check_precondition(prompts, source)
         workspace_id = session.workspace_id or source["workspace_id"]
+        if session.workspace_ids is not None and workspace_id not in session.workspace_ids:
+            reason = "is required: the caller may create no prompts in the workspace of this prompt"
+            raise field_error("workspace_id", reason)
         collection, version = await _find_copied(session, source, fork, workspace_id)
         saved = PromptContent.from_version(version)
         if workspace_id != source["workspace_id"]:

@@ -172,6 +172,12 @@ class WorkspaceDetails(msgspec.Struct, frozen=True, kw_only=True):
         dict[str, bool],
         Meta(description="what members and managers may read and write here; the flags for MCP have no effect yet"),
     ]
+    organisation_sections: Annotated[
+        list[str],
+        Meta(
+            description="sections of `security_settings` that the organisation decides, so that the workspace cannot change them; `data_plane_security_settings` stands for block_inline_config"
+        ),
+    ]
     scim_source_id: Annotated[str | None, Meta(description="always null: workspaces are not created through SCIM")] = (
         None
     )
@@ -536,6 +542,7 @@ async def _to_workspace_details(
         is_default=int(row["is_default"]),
         settings={name: value for name, value in row["settings"].items() if name != roles.SETTINGS_FIELD},
         security_settings=roles.effective_flags(row["settings"], above),
+        organisation_sections=sorted(name for name, is_free in above.get(OVERRIDES, {}).items() if is_free is False),
         defaults=WorkspaceDefaultsResponse(**defaults, is_default=int(row["is_default"])),
     )
 

@@ -17,7 +17,7 @@ from penstock.store.tables import change_counter, change_log, organisations
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from sqlalchemy import BindParameter, ColumnElement, Select, Table
+    from sqlalchemy import BindParameter, Column, ColumnElement, Select, Table
     from sqlalchemy.ext.asyncio import AsyncConnection
 
     Query = Select[*tuple[Any, ...]]
@@ -123,11 +123,23 @@ class TenantStore:
         return (await self.fetch_rows(_count_query(table).where(*conditions), table))[0]["count"]
 
     async def insert(self, table: Table, values: Mapping[str, Any]) -> Row:
-        """Inserts a row with the organisation and workspace of this store, and returns it."""
+        """Inserts a row with the organisation and workspace of this store, and returns it. Raises `InvalidError` if the
+        row belongs to a workspace that is not accessible.
+        """
         scope = self._scope_values(table)
         row = {**scope, **values, **{name: value for name, value in scope.items() if value is not None}}
+        self._check_workspace(table, row)
         await self.connection.execute(insert(table).values(row))
         return row
+
+    def _check_workspace(self, table: Table, row: Mapping[str, Any]) -> None:
+        """Rejects a row of another workspace, for example one that takes its workspace from an object it is made of."""
+        column = _workspace_column(table)
+        workspace_id = None if column is None else row.get(column.key)
+        if self.workspace_id is not None or self.among is None or workspace_id is None or workspace_id in self.among:
+            return
+        reason = "is required: the caller may make no such change in the workspace of the source"
+        raise InvalidError(f"workspace_id {reason}", [Problem("workspace_id", reason)])
 
     async def insert_all(self, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
         """Inserts rows with the organisation and workspace of this store."""
@@ -238,6 +250,6 @@ def _scoped_query(query: Query, table: Table, parameter_names: tuple[str, ...]) 
     return query.where(*equal)
 
 
-def _workspace_column(table: Table) -> ColumnElement[str] | None:
+def _workspace_column(table: Table) -> Column[str] | None:
     # The row of a workspace has the workspace's id in `id` instead of `workspace_id`.
     return table.c.get("id" if table.name == "workspaces" else "workspace_id")

@@ -7,6 +7,7 @@ import { callApi, expectCount, expectText, openAsUser, openPage, openSignedIn, o
 
 const { CONFIG, GATEWAY, KEY, WORKSPACE } = process.env;
 const HOUR_MS = 3_600_000;
+const NO_GUARDRAILS = { input_guardrails: null, output_guardrails: null };
 
 /** Returns the bodies of the requests that changed something, and forgets them. */
 function takeChanges(sent) {
@@ -28,13 +29,13 @@ test("changes scopes and default config of a key, and rotates it with a chosen o
   await sheet.getByLabel(/^Default config/).selectOption(CONFIG);
   const sent = await recordBodies(page);
   await save(page);
-  assert.deepEqual(takeChanges(sent), [{ scopes: ["completions.write", "logs.write"], defaults: { allow_config_override: true, config_id: CONFIG, metadata: { team: "search" } } }]);
+  assert.deepEqual(takeChanges(sent), [{ scopes: ["completions.write", "logs.write"], defaults: { ...NO_GUARDRAILS, allow_config_override: true, config_id: CONFIG, metadata: { team: "search" } } }]);
 
   await sheet.getByLabel("Metadata", { exact: true }).fill('{"team": "sales"}');
   await sheet.getByLabel("Requests may name another config").uncheck();
   await sheet.getByLabel(/^Alerts by e-mail/).fill("ann@example.com, bo@example.com");
   await save(page);
-  assert.deepEqual(takeChanges(sent), [{ alert_emails: ["ann@example.com", "bo@example.com"], defaults: { allow_config_override: false, config_id: CONFIG, metadata: { team: "sales" } } }]);
+  assert.deepEqual(takeChanges(sent), [{ alert_emails: ["ann@example.com", "bo@example.com"], defaults: { ...NO_GUARDRAILS, allow_config_override: false, config_id: CONFIG, metadata: { team: "sales" } } }]);
   await sheet.getByRole("button", { name: "Rotate" }).click();
   const question = page.getByRole("dialog", { name: "Rotate to rotate" });
   await question.getByLabel("The old key works for").selectOption({ label: "a day" });

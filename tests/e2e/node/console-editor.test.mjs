@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { callApi, expectCount, expectText, openSignedIn, until } from "./console-kit.mjs";
+import { callApi, createSession, expectCount, expectText, openSignedIn, until } from "./console-kit.mjs";
 
 const { PICTURES, WORKSPACE } = process.env;
 const TREE = {
@@ -75,5 +75,20 @@ test("explains a request in the picture of the routing tree", async () => {
   await expectCount(tree.locator(".chosen"), 2);
   await page.getByText("loadbalance", { exact: false }).first().waitFor();
   assert.deepEqual(faults, []);
+  await context.close();
+});
+
+test("saves and signs out after another tab has signed in", async () => {
+  const { page, context, faults } = await openConfig(TREE);
+  const renew = async () => context.addCookies([await createSession()]);
+  await page.locator(".cm-content").fill('{"provider": "mock"}');
+  await renew();
+  await page.getByRole("button", { name: /^Save/ }).click();
+  await page.getByText("Saved", { exact: true }).waitFor();
+  await renew();
+  await page.getByRole("button", { name: "Sign out" }).click();
+  await page.waitForSelector("input[name=key]");
+  // The first attempts to save and to check the config have the token of the first session.
+  assert.deepEqual([...new Set(faults.map((fault) => fault.slice(0, 3)))].filter((status) => status !== "401"), ["403"]);
   await context.close();
 });

@@ -28,7 +28,7 @@ function postOpenly(path, body) {
 }
 
 /** Signs in through the API and returns the cookie. */
-async function createSession(credentials = { api_key: ADMIN_KEY }) {
+export async function createSession(credentials = { api_key: ADMIN_KEY }) {
   const response = await postOpenly("/v1/auth/sessions", credentials);
   assert.equal(response.status, 200);
   const [name, value] = response.headers.get("set-cookie").split(";")[0].split("=");

@@ -104,23 +104,28 @@ test("saves a view of the analytics, and downloads its rows", async () => {
 });
 
 test("loads all groups of analytics, and links them to their logs", async () => {
-  const TOTAL = 450;
+  const TOTAL = 1450;
+  const bounds = [];
   const { page, context, faults } = await openSignedIn();
   await page.route(/\/v1\/analytics\/groups\/users\?/, (route) => {
     const query = new URL(route.request().url()).searchParams;
     const [size, number] = [Number(query.get("page_size")), Number(query.get("current_page"))];
+    bounds.push(`${size} from ${query.get("time_of_generation_min")} to ${query.get("time_of_generation_max")}`);
     const data = Array.from({ length: Math.max(0, Math.min(size, TOTAL - size * number)) }, (_, index) => ({ user: `user ${size * number + index}`, requests: 1, cost: 0 }));
     return route.fulfill({ json: { object: "list", total: TOTAL, data } });
   });
   await openPage(page, "analytics?group=users&ai_model=mock&range=7d");
-  await page.getByText("200 of 450 loaded").waitFor();
+  await page.getByText("200 of 1,450 loaded").waitFor();
   const [download] = await Promise.all([page.waitForEvent("download"), page.getByRole("button", { name: "Download CSV" }).click()]);
   const lines = (await streamText(await download.createReadStream())).split("\r\n");
   assert.equal(lines.length, TOTAL + 1);
   const target = new URL(await page.getByRole("link", { name: "user 0", exact: true }).getAttribute("href"), GATEWAY);
   assert.deepEqual(Object.fromEntries(target.searchParams), { range: "7d", ai_model: "mock", metadata: '{"_user":"user 0"}' });
   await page.getByRole("button", { name: "Show more" }).click();
-  await page.getByText("400 of 450 loaded").waitFor();
+  await page.getByText("400 of 1,450 loaded").waitFor();
+  // Two pages of the table and two of the file: the pages of each have the same times.
+  assert.deepEqual([bounds.length, new Set(bounds).size], [4, 2]);
+  assert.ok(bounds.every((one) => !one.includes("null")));
   for (const metric of ["status-codes", "rescued", "guardrails", "cache-latency"]) await openPage(page, `analytics?metric=${metric}`);
   assert.deepEqual(faults, []);
   await context.close();
@@ -145,6 +150,39 @@ test("corrects the costs of logs in parts, after a report", async () => {
   await page.getByText("6 logs corrected").waitFor();
   assert.deepEqual(bodies.map((one) => [one.dry_run === true, one.cursor ?? "", one.ai_model]), [[true, "", "gpt-4o"], [true, "second part", "gpt-4o"], [false, "", "gpt-4o"], [false, "second part", "gpt-4o"]]);
   assert.equal(new Set(bodies.map((one) => `${one.time_of_generation_min} ${one.time_of_generation_max}`)).size, 1);
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
+test("corrects only the logs of the report, and stays open until it has", async () => {
+  const { page, context, faults } = await openSignedIn("models?rerate=1");
+  const rated = { ai_org: "openai", ai_model: "gpt-4o", logs: 40, corrected: 3, unpriced: 0, skipped: 0, old_cost: 0, new_cost: 12 };
+  let release;
+  const held = new Promise((resolve) => (release = resolve));
+  await page.route(/\/v1\/admin\/logs\/rerate$/, async (route) => {
+    const body = route.request().postDataJSON();
+    if (!body.dry_run && body.cursor) await held;
+    return route.fulfill({ json: { object: "rerating", data: [rated], dry_run: body.dry_run === true, time_of_generation_max: body.time_of_generation_max, next_cursor: body.cursor ? null : "second part" } });
+  });
+  const dialog = page.getByRole("dialog", { name: "Correct the costs of logs" });
+  const correct = dialog.getByRole("button", { name: "Correct the logs" });
+  const report = async () => {
+    await dialog.getByRole("button", { name: "Report" }).click();
+    await until("the button", () => correct.isEnabled());
+  };
+  await report();
+  await dialog.getByRole("textbox", { name: /^Model/ }).fill("gpt-4o");
+  assert.ok(await correct.isDisabled());
+  await report();
+  await correct.click();
+  await dialog.getByText("Working… 40 logs, of which 3 were corrected.").waitFor();
+  await page.keyboard.press("Escape");
+  await dialog.getByRole("button", { name: "Close" }).last().click();
+  assert.ok(await dialog.isVisible());
+  release();
+  await page.getByText("6 logs corrected").waitFor();
+  await page.keyboard.press("Escape");
+  await dialog.waitFor({ state: "detached" });
   assert.deepEqual(faults, []);
   await context.close();
 });

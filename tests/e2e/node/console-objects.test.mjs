@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { callApi, expectCount, expectText, openPage, openSignedIn, recordBodies, settle, until } from "./console-kit.mjs";
+import { callApi, expectCount, expectText, openAsUser, openPage, openSignedIn, recordBodies, settle, until } from "./console-kit.mjs";
 
 const { FAILED_LOG, KEY_ID, PROVIDER, SECRET, WORKSPACE } = process.env;
 
@@ -376,4 +376,35 @@ test("finds the new pages with the search", async () => {
   await page.keyboard.press("Enter");
   await page.waitForURL(new RegExp(`/secrets/${SECRET}$`));
   await context.close();
+});
+
+test("drops values of conditions that name objects of another workspace", async () => {
+  const { id, slug } = await callApi("POST", "/v1/workspaces", { name: "Other policies" });
+  const { page, context, faults } = await openSignedIn("limits?new=1");
+  const dialog = page.getByRole("dialog");
+  const first = dialog.getByRole("group", { name: "Condition 1" });
+  await dialog.getByRole("button", { name: "Add a condition" }).click();
+  const second = dialog.getByRole("group", { name: "Condition 2" });
+  await second.getByLabel("Property").selectOption("config");
+  await second.getByLabel("Value").fill("main-config");
+  await second.getByLabel("Value").press("Enter");
+  await second.getByRole("button", { name: "Remove main-config" }).waitFor();
+  await dialog.getByRole("combobox", { name: /^Workspace/ }).selectOption(slug);
+  await expectCount(second.getByRole("button", { name: "Remove main-config" }), 0);
+  await expectCount(first.getByRole("button", { name: "Remove *", exact: true }), 1);
+  assert.deepEqual(faults, []);
+  await context.close();
+  await callApi("DELETE", `/v1/workspaces/${id}`, { name: "Other policies", force_delete: true });
+});
+
+test("shows admins of a workspace what the organisation decides", async () => {
+  const { id } = await callApi("POST", "/v1/workspaces", { name: "Decided above" });
+  await callApi("PUT", "/v1/admin/organisation/settings", { security_settings_overrides: { mcp: false } });
+  const { page, context, faults } = await openAsUser("admin-below@example.com", [{ id, role: "admin" }], `workspaces/${id}?tab=rules`);
+  assert.ok(await page.getByRole("checkbox", { name: "Managers change: MCP servers" }).isDisabled());
+  assert.ok(await page.getByRole("checkbox", { name: "Members change: Configs" }).isEnabled());
+  assert.deepEqual(faults, []);
+  await context.close();
+  await callApi("PUT", "/v1/admin/organisation/settings", { security_settings_overrides: { mcp: null } });
+  await callApi("DELETE", `/v1/workspaces/${id}`, { name: "Decided above", force_delete: true });
 });

@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { callApi, expectCount, expectText, openPage, openSignedIn, recordBodies, settle } from "./console-kit.mjs";
+import { callApi, expectCount, expectText, openAsUser, openPage, openSignedIn, recordBodies, settle } from "./console-kit.mjs";
 
 const { GATEWAY, INTEGRATION, PICTURES, WORKSPACE } = process.env;
 const MESSAGES = [{ role: "user", content: "Greet {{name}}" }];
@@ -105,6 +105,11 @@ test("keeps prompts in a tree of collections, and moves one", async () => {
   await add("Add a collection", "Name of the new collection", "Support");
   await add("Add a collection in Support", "Name of a collection in Support", "Letters");
   await sheet.getByRole("button", { name: "Rename Letters" }).click();
+  // A name that nobody edited is no edit.
+  await page.keyboard.press("Escape");
+  await sheet.waitFor({ state: "detached" });
+  await page.getByRole("button", { name: "Collections" }).click();
+  await sheet.getByRole("button", { name: "Rename Letters" }).click();
   await sheet.getByLabel("New name of Letters").fill("Mails");
   await sheet.getByLabel("New name of Letters").press("Enter");
   await items.filter({ hasText: "Mails" }).waitFor();
@@ -127,6 +132,10 @@ test("keeps prompts in a tree of collections, and moves one", async () => {
   await page.getByRole("link", { name: "To move" }).waitFor();
   await page.getByLabel("Collection", { exact: true }).selectOption(byName.Support.id);
   await page.getByText("No prompt matches").waitFor();
+  const other = await callApi("GET", `/v1/workspaces/${WORKSPACE}`);
+  await page.getByLabel("Workspace", { exact: true }).selectOption(other.slug);
+  await page.waitForURL((url) => url.searchParams.get("ws") === other.slug && !url.searchParams.has("collection"));
+  await settle(page);
   assert.deepEqual(faults, []);
   await context.close();
   await callApi("DELETE", `/v1/workspaces/${id}`, { name: "Collected", force_delete: true });
@@ -166,4 +175,26 @@ test("shares a prompt with one workspace, which lists it, and ends the sharing",
   await context.close();
   await callApi("DELETE", `/v1/prompts/${prompt.id}`);
   await callApi("DELETE", `/v1/workspaces/${id}`, { name: "Borrower", force_delete: true });
+});
+
+test("reads a prompt that another workspace shares, and copies it to the user's own", async () => {
+  const { id, slug } = await callApi("POST", "/v1/workspaces", { name: "Copied to" });
+  const prompt = await createPrompt("Of another workspace");
+  await callApi("POST", `/v1/prompts/${prompt.id}/share`, { workspaces: [id] });
+  const { page, context, faults } = await openAsUser("borrower@example.com", [{ id, role: "manager" }], `prompts/${prompt.id}`);
+  await page.getByRole("button", { name: "Copy", exact: true }).waitFor();
+  for (const name of ["Share", "Delete"]) await expectCount(page.getByRole("button", { name, exact: true }), 0);
+  assert.ok(await page.getByLabel("Name", { exact: true }).evaluate((input) => input.readOnly));
+  for (const tab of ["versions", "compare", "run"]) await openPage(page, `prompts/${prompt.id}?tab=${tab}`);
+  assert.ok(await page.getByRole("button", { name: "Run version 1" }).isEnabled());
+  const sent = await recordBodies(page);
+  await page.getByRole("button", { name: "Copy", exact: true }).click();
+  await page.getByText("Copied", { exact: true }).waitFor();
+  assert.deepEqual(sent.filter((one) => one.method === "POST").map((one) => JSON.parse(one.body)), [{ name: "Of another workspace (copy)", workspace_id: slug }]);
+  const { data } = await callApi("GET", `/v1/prompts?workspace_id=${id}`);
+  assert.deepEqual(data.map((one) => one.name), ["Of another workspace (copy)"]);
+  assert.deepEqual(faults, []);
+  await context.close();
+  await callApi("DELETE", `/v1/prompts/${prompt.id}`);
+  await callApi("DELETE", `/v1/workspaces/${id}`, { name: "Copied to", force_delete: true });
 });

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from penstock.ids import new_id
 from tests.unit.resources.management_api import ManagementClient, run_scenario
 from tests.unit.resources.prompted import SCOPES, SMALL, TEMPLATE, add_version, create_partial, create_prompt
 
 if TYPE_CHECKING:
-    import pytest
-
     from penstock.settings.secret import Secret
 
 
@@ -193,6 +193,31 @@ def test_member_of_both_workspaces_forks_between_them(bootstrapped_url: Secret):
         assert (await client.request_ok("GET", f"prompts/{fork['id']}"))["workspace_id"] == owner["id"]
         for body in ({}, {"workspace_id": recipient["id"]}):
             await client.expect_error(404, hidden["id"], "POST", f"prompts/{hidden['id']}/fork", body)
+
+    run_scenario(bootstrapped_url, scenario)
+
+
+@pytest.mark.parametrize("role_in_owner", [None, "member"])
+def test_fork_needs_a_workspace_in_which_the_caller_may_create(bootstrapped_url: Secret, role_in_owner: str | None):
+    async def scenario(api: ManagementClient) -> None:
+        owner, recipient = await create_workspaces(api, "owner", "friend")
+        roles = [{"id": recipient["id"], "role": "manager"}]
+        if role_in_owner:
+            roles.append({"id": owner["id"], "role": role_in_owner})
+        user = await api.create_user("u@example.test", workspaces=roles)
+        _, client = await api.create_key("organisation/user", user_id=user, scopes=SCOPES)
+        await create_partial(api, owner["id"], "tone")
+        prompt = await create_prompt(api, owner["id"], **{**TEMPLATE, "string": "{{>tone}}"})
+        await api.request_ok("POST", f"prompts/{prompt['id']}/share", {"workspaces": [recipient["id"]]})
+        path = f"prompts/{prompt['id']}/fork"
+        for body in (None, {}, {"name": "copy"}):
+            await client.expect_error(400, "workspace_id is required", "POST", path, body)
+        await client.expect_error(
+            403, "prompts.create" if role_in_owner else "not open", "POST", path, {"workspace_id": owner["id"]}
+        )
+        assert (await api.request_ok("GET", f"prompts?workspace_id={owner['id']}"))["total"] == 1
+        fork = await client.request_ok("POST", path, {"workspace_id": recipient["id"]})
+        assert (await client.request_ok("GET", f"prompts/{fork['id']}"))["workspace_id"] == recipient["id"]
 
     run_scenario(bootstrapped_url, scenario)
 

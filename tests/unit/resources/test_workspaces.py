@@ -121,6 +121,23 @@ async def clients_by_credential(
     return [(no_match, cookie), (own, {}), *((api.with_key(text), {}) for text in tokens)]
 
 
+def test_workspace_lists_the_sections_that_the_organisation_decides(bootstrapped_url: Secret):
+    async def scenario(api: ManagementClient) -> None:
+        workspace = await api.create_workspace("below")
+        path = f"workspaces/{workspace['id']}"
+        assert workspace["organisation_sections"] == []
+        overrides = {"security_settings_overrides": {"mcp": False, "configs": True, "logs": None, "api_keys": False}}
+        await api.request_ok("PUT", "admin/organisation/settings", overrides)
+        fetched = await api.request_ok("GET", path)
+        assert fetched["organisation_sections"] == ["api_keys", "mcp"]
+        # Clients send back what they read.
+        await api.request_ok("PUT", path, {"name": "n", "organisation_sections": fetched["organisation_sections"]})
+        (listed,) = (await api.request_ok("GET", "workspaces?name=n"))["data"]
+        assert listed["organisation_sections"] == ["api_keys", "mcp"]
+
+    run_scenario(bootstrapped_url, scenario)
+
+
 def test_etag_changes_with_every_part_of_the_response(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         workspace = (await api.create_workspace())["id"]

@@ -12,6 +12,7 @@ from penstock.errors import InvalidError
 from penstock.settings import Store
 from penstock.store.database import Database
 from penstock.store.migrate import migrate
+from penstock.store.prompt_tables import collections
 from penstock.store.tables import organisations, workspaces
 from penstock.store.tenant import TenantStore
 
@@ -71,6 +72,23 @@ def test_prepared_query_reads_lists_of_any_length_within_the_tenant(store_url: S
             tenant.among = frozenset({"2", "3"})
             rows = await tenant.fetch_prepared(WORKSPACES_BY_ID, workspaces, ids=["1", "3"])
             assert [(row["id"], row["is_default"]) for row in rows] == [("3", False)]
+
+    run_scenario(store_url, scenario)
+
+
+def test_rejects_a_row_of_an_inaccessible_workspace(store_url: Secret):
+    async def scenario(database: Database) -> None:
+        async with database.write_transaction() as connection:
+            tenant = TenantStore(connection, "o", None)
+            tenant.among = frozenset({"2", "3"})
+            row = {"id": "c", "name": "c", "slug": "c", "is_default": False, "status": "active", **TIMESTAMPS}
+            with pytest.raises(InvalidError, match="workspace_id is required"):
+                await tenant.insert(collections, {**row, "workspace_id": "1"})
+            assert not await tenant.organisation().count(collections)
+            await tenant.insert(collections, {**row, "workspace_id": "2"})
+            tenant.workspace_id = "1"
+            await tenant.insert(collections, {**row, "id": "d", "slug": "d"})
+            assert await tenant.organisation().count(collections) == len(["c", "d"])
 
     run_scenario(store_url, scenario)
 
