@@ -278,8 +278,10 @@ class LogWorker:
         records = (now - dt.timedelta(days=self._settings.log_store.keep_days)).date()
         bodies = (now - dt.timedelta(days=self._settings.log_store.keep_bodies_days)).date()
         # Deletes first, because sealing needs space, and fails on a full disk.
-        with suppress(UnavailableError):
+        try:
             await self._store.delete_before(bodies)
+        except (UnavailableError, OSError) as error:
+            log.warning("bodies cannot be deleted, which is tried again in an hour: %s", error)
         await asyncio.to_thread(engine.drop_before, records, bodies)
         try:
             await asyncio.to_thread(engine.seal_days, now)

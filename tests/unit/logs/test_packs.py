@@ -300,6 +300,32 @@ def test_retention_deletes_days_before(tmp_path: Path, is_remote: bool):
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("layout", ["packs", "v2"])
+def test_retention_deletes_other_files_if_one_cannot_be_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, layout: str
+):
+    writer, store, _ = make_store(tmp_path, layout=layout)
+    keys = [add(writer, number, f"w-{number}", created_at="2026-10-01T00:00:00Z").key for number in (1, 2, 3)]
+    writer.flush()
+    writer.commit(is_final=True)
+    for key in keys:
+        os.utime(tmp_path / key, (0, 0))
+    unlink = type(tmp_path).unlink
+
+    def refuse(path: Path, *, missing_ok: bool = False) -> None:
+        if path == tmp_path / keys[0]:
+            raise PermissionError(13, "Permission denied", str(path))
+        unlink(path, missing_ok=missing_ok)
+
+    monkeypatch.setattr(type(tmp_path), "unlink", refuse)
+    assert asyncio.run(store.delete_before(dt.date(2026, 10, 2))) == 2
+    assert [(tmp_path / key).exists() for key in keys] == [True, False, False]
+    assert (
+        f"1 files with old bodies cannot be deleted, for example: [Errno 13] Permission denied: '{tmp_path}"
+        in caplog.text
+    )
+
+
 def test_retention_keeps_open_packs_and_counts_deleted_ones_as_done(tmp_path: Path):
     bucket = FakeBucket()
     writer, store, clock = make_store(tmp_path, bucket)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from yarl import URL
 
+from penstock.errors import UnavailableError
 from penstock.logs.client import LogClient
 from penstock.logs.engines.protocol import LogEngineError
 from penstock.logs.messages import QueryRequest
@@ -128,4 +129,19 @@ def test_retention_deletes_before_it_needs_space(tmp_path: Path):
         assert worker.metrics()["log_seal_failures"] == 1
 
     asyncio.run(scenario())
+    assert engine.steps == ["drop", "seal"]
+
+
+@pytest.mark.parametrize("error", [UnavailableError("no bucket"), PermissionError(13, "Permission denied")])
+def test_records_are_deleted_although_bodies_cannot_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+):
+    engine = SlowEngine()
+    worker = make_worker(tmp_path, engine)
+
+    async def fail(_day: dt.date) -> int:
+        raise error
+
+    monkeypatch.setattr(worker._store, "delete_before", fail)
+    asyncio.run(worker._delete_and_seal(engine))
     assert engine.steps == ["drop", "seal"]
