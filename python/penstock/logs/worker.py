@@ -458,10 +458,14 @@ def read_node_name(folder: Path) -> str:
     """
     path = folder / NODE_NAME_FILE
     with suppress(FileNotFoundError):
-        return path.read_text().strip()
+        # The file may be empty after a crash.
+        if saved := path.read_text().strip():
+            return saved
     name = f"{os.uname().nodename}-{secrets.token_hex(8)}"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path.write_text(name)
+    draft = path.with_suffix(".new")
+    draft.write_text(name)
+    draft.replace(path)
     return name
 
 

@@ -16,7 +16,7 @@ from penstock.logs.client import LogClient
 from penstock.logs.engines.protocol import LogEngineError
 from penstock.logs.messages import QueryRequest
 from penstock.logs.query import GetQuery, ListQuery, LogFilters, Restriction
-from penstock.logs.worker import LogWorker, list_scopes, read_node_name
+from penstock.logs.worker import NODE_NAME_FILE, LogWorker, list_scopes, read_node_name
 from penstock.settings import Records, Settings
 from tests.unit.logs.engine import MemoryEngine
 
@@ -116,6 +116,15 @@ def test_nodes_with_the_same_host_name_have_different_names(tmp_path: Path):
     names = [read_node_name(tmp_path / folder) for folder in ("a", "b", "a")]
     assert names[0] == names[2] != names[1]
     assert all(name.startswith(os.uname().nodename) for name in names)
+
+
+@pytest.mark.parametrize("content", ["", "\n"])
+def test_node_with_an_empty_file_gets_a_name(tmp_path: Path, content: str):
+    path = tmp_path / NODE_NAME_FILE
+    path.write_text(content)
+    name = read_node_name(tmp_path)
+    assert name.startswith(os.uname().nodename)
+    assert (read_node_name(tmp_path), list(tmp_path.iterdir())) == (name, [path])
 
 
 def test_retention_deletes_before_it_needs_space(tmp_path: Path):
