@@ -89,8 +89,10 @@ class Bucket(Protocol):
         """Returns the names of folders directly below a name."""
         ...
 
-    async def list_names(self, start: str) -> list[str]:
-        """Returns up to 1,000 names that start with this text, in alphabetical order."""
+    async def list_names(self, start: str, *, is_direct: bool = False) -> list[str]:
+        """Returns up to 1,000 names that start with this text, in alphabetical order. If `is_direct`, there is no slash
+        after this text.
+        """
         ...
 
     async def delete(self, *names: str) -> None:
@@ -379,7 +381,10 @@ async def _delete_objects_before(bucket: Bucket, organisation: str, day: dt.date
             if "-".join(folder.split("/")[-3:]) < day.isoformat():
                 count += await bucket.delete_below(folder)
     limit_ms = int(dt.datetime.combine(day, dt.time(), dt.UTC).timestamp() * 1000)
-    while old := [name for name in await bucket.list_names(f"{organisation}/0") if _time_of_object(name) < limit_ms]:
+    while names := await bucket.list_names(f"{organisation}/0", is_direct=True):
+        old = [name for name in names if _time_of_object(name) < limit_ms]
+        if not old:
+            break
         await bucket.delete(*old)
         count += len(old)
     return count

@@ -52,8 +52,9 @@ class FakeBucket:
         below = [name[len(start) :] for name in self.content if name.startswith(start)]
         return sorted({name.split("/")[0] for name in below if "/" in name})
 
-    async def list_names(self, start: str) -> list[str]:
-        return sorted(name for name in self.content if name.startswith(start))[:3]
+    async def list_names(self, start: str, *, is_direct: bool = False) -> list[str]:
+        names = sorted(name for name in self.content if name.startswith(start))
+        return [name for name in names if not is_direct or "/" not in name[len(start) :]][:3]
 
     async def delete(self, *names: str) -> None:
         for name in names:
@@ -359,12 +360,14 @@ def test_retention_deletes_single_objects_in_a_bucket(tmp_path: Path, layout: st
         assert writer.add(record, BODIES, "node", "edge-1", Position(7, number))
     # Not the name of a log.
     bucket.content["30/o-1/0-other.json"] = b""
+    # More objects of a workspace than a list has. Their names are before those of `v1`.
+    bucket.content |= {f"30/o-1/00-prod/2026/10/03/{number}.json": b"" for number in range(3)}
     writer.commit(is_final=True)
 
     async def scenario() -> None:
         await store.upload_rest(5)
-        assert len(bucket.content) == 7
+        assert len(bucket.content) == 10
         assert await store.delete_before(dt.date(2026, 10, 2)) == 4
 
     asyncio.run(scenario())
-    assert len(bucket.content) == 3
+    assert len(bucket.content) == 6
