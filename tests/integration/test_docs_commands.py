@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.integration.management_client import Client
+    from tests.postgres import Postgres
 
 ONE_STORE = True
 TABLES = {"log_store": {"enabled": True}}
@@ -143,6 +144,15 @@ def test_backup_of_the_page_is_restored_as_it_shows(store: Shell, tmp_path: Path
     assert "restored" in piped.run(second)
 
 
+def test_store_moves_to_postgresql_as_the_page_shows(store: Shell, postgres: Postgres):
+    backup, *_, restore, _serve = one_block("docs/backup-and-restore.md", "penstock backup move.zip").splitlines()
+    store.run(backup)
+    # In the same folder, so that the master key stays in its place.
+    moved = Shell(store.folder, PENSTOCK_STORE_URL=postgres.create_database())
+    assert "restored" in moved.run(restore)
+    assert "the store is ready" in moved.run("penstock init")
+
+
 def shape_of(text: str) -> list[str]:
     """Returns the lines of an output without numbers, paths and times."""
     text = re.sub(r"/\S+/(?=penstock\.)", "", re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+Z", "TIME", text))
@@ -212,14 +222,21 @@ def test_batch_of_the_page_is_completed(admin: Client, tmp_path: Path):
     assert "gw_batch_" in Shell(tmp_path).run("python snippet.py")
 
 
+# Beginnings of commands that the tests above run, or that every test of a gateway runs. They are as long as needed, so
+# that no other command of the page begins like them. `test_tls` runs the health check with a file.
 RUN_HERE = {
-    # Every test of a gateway starts it.
-    "docs/backup-and-restore.md": ("penstock backup", "penstock restore", "penstock serve"),
-    "docs/commands.md": ("eval",),
+    "docs/backup-and-restore.md": (
+        *(f"penstock {verb} {file}" for verb in ("backup", "restore") for file in ("/backups/", "- ", "move.zip")),
+        "penstock serve",
+    ),
+    "docs/commands.md": ('eval "$(penstock completion bash)"',),
     "docs/deploy-several-nodes.md": ("penstock init", "penstock serve"),
-    "docs/operations.md": ("penstock check", "penstock doctor", "penstock keys reset-admin", "penstock health"),
-    "docs/tls.md": ("penstock check", "penstock health", "openssl req"),
-    "docs/upgrade.md": ("penstock migrate",),
+    "docs/operations.md": (
+        *("penstock check penstock.toml", "penstock check my-config.json", "penstock doctor"),
+        *("penstock keys reset-admin", "penstock health"),
+    ),
+    "docs/tls.md": ("penstock check penstock.toml", "penstock health --config penstock.toml", "openssl req -x509 "),
+    "docs/upgrade.md": ("penstock migrate --wait 120",),
 }
 
 

@@ -164,9 +164,10 @@ def check_bodies(records: Iterable[LoggedRecord], read_file: Callable[[str], byt
     """Reads the bodies of all records back. Each must have the body of its own request."""
     by_key: dict[str, list[LoggedRecord]] = collections.defaultdict(list)
     for record in records:
-        if record.body == "kept":
+        if record.body == "complete":
             assert record.key, f"{record} has no bodies"
             by_key[record.key].append(record)
+    assert by_key, "no record has bodies"
     for key, stored in by_key.items():
         content = read_file(key)
         for record in stored:

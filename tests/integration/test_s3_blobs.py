@@ -97,6 +97,19 @@ def test_lists_and_deletes_below_folders(endpoint: str):
             assert {"2026-01-01", "2026-01-02"} <= set(await blobs.list_folders(""))
             assert await blobs.delete_below("2026-01-01") == 2
             assert await blobs.list_names("2026-01-0") == ["2026-01-011", "2026-01-02/a"]
+            assert await blobs.list_names("2026-01-0", is_direct=True) == ["2026-01-011"]
+
+    asyncio.run(scenario())
+
+
+def test_lists_names_behind_pages_of_folders(endpoint: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("penstock.blobs.s3.DELETE_BATCH", 1)
+
+    async def scenario() -> None:
+        async with open_bucket(endpoint) as blobs:
+            for name in ("pages/00-a/1", "pages/00-b/1", "pages/01", "pages/02"):
+                await blobs.put_bytes(name, b"x")
+            assert await blobs.list_names("pages/0", is_direct=True) == ["pages/01"]
 
     asyncio.run(scenario())
 

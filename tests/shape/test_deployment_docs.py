@@ -161,6 +161,20 @@ def test_each_way_to_run_the_gateway_shows_how_to_back_up_and_restore_through_pi
     assert ["restore", "-"] in gateway_words or attached
 
 
+def test_user_of_the_service_owns_all_files_that_root_puts_into_its_folder():
+    folder = "/var/lib/penstock/"
+    placed: set[str] = set()
+    for block in blocks("docs/deploy-server.md", "sh"):
+        lines = [
+            shlex.split(line) for line in block.splitlines() if line.startswith(("install ", "touch ", "cp ", "chown "))
+        ]
+        files = {words[-1] for words in lines if words[0] != "chown" and words[-1].startswith(folder)}
+        owned = {word for words in lines if words[0] == "chown" for word in words[2:]}
+        assert files <= owned, block
+        placed |= files
+    assert placed == {f"{folder}penstock.key", f"{folder}penstock.toml"}
+
+
 def test_memory_bounds_of_the_page_are_those_of_the_settings():
     settings = Settings()
     bounds = [

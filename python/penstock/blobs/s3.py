@@ -181,10 +181,20 @@ class S3Bucket:
             count += len(names)
         return count
 
-    async def list_names(self, start: str) -> list[str]:
-        """Returns up to 1,000 names that start with this text."""
-        response = await self._call("list_objects_v2", None, Prefix=self._prefix + start, MaxKeys=DELETE_BATCH)
-        return [item["Key"].removeprefix(self._prefix) for item in response.get("Contents", [])]
+    async def list_names(self, start: str, *, is_direct: bool = False) -> list[str]:
+        """Returns up to 1,000 names that start with this text, in alphabetical order. If `is_direct`, there is no slash
+        after this text.
+        """
+        # Pages may have only folders.
+        options = {"Delimiter": "/"} if is_direct else {}
+        while True:
+            response = await self._call(
+                "list_objects_v2", None, Prefix=self._prefix + start, MaxKeys=DELETE_BATCH, **options
+            )
+            names = [item["Key"].removeprefix(self._prefix) for item in response.get("Contents", [])]
+            if names or not response.get("IsTruncated"):
+                return names
+            options["ContinuationToken"] = response["NextContinuationToken"]
 
     async def list_folders(self, start: str) -> list[str]:
         """Returns the names of the folders directly below `start`, which is empty or ends with a slash."""

@@ -48,6 +48,8 @@ OUTCOMES = ("complete", "refused", "failed", "aborted", "cut", "panicked", "kill
 # Allowed values of the list filters that accept only fixed values.
 FIXED_VALUES = {"outcome": OUTCOMES, "rescued": RESCUES}
 STATUS_DIGITS = 3
+# Status of requests without a response, because their process was killed.
+NO_STATUS = "0"
 STATUS_CLASSES = {f"{first}xx": range(first * 100, first * 100 + 100) for first in range(1, 6)}
 MAX_PARAMETER_PROBLEMS = 20
 # Larger than all numbers in records, and exact in every number format.
@@ -78,7 +80,7 @@ DESCRIPTIONS = {
     "prompt_token_max": "only requests with at most this many input tokens",
     "completion_token_min": "only requests with at least this many output tokens",
     "completion_token_max": "only requests with at most this many output tokens",
-    "status_code": "only these response status codes, separated by commas; `5xx` means all from 500 to 599",
+    "status_code": "only these response status codes, separated by commas; `5xx` means all from 500 to 599, `0` no response",
     "weighted_feedback_min": "only requests with at least this average feedback: value times weight",
     "weighted_feedback_max": "only requests with at most this average feedback: value times weight",
     "virtual_keys": "only these saved providers: slugs separated by commas",
@@ -186,12 +188,14 @@ def _parse_list(path: str, text: str, problems: list[Problem]) -> list[str]:
 def _parse_status_codes(path: str, listed: list[str], problems: list[Problem]) -> list[int]:
     codes: list[int] = []
     for text in listed:
-        if text.isascii() and text.isdecimal() and len(text) == STATUS_DIGITS:
+        if text == NO_STATUS or (text.isascii() and text.isdecimal() and len(text) == STATUS_DIGITS):
             codes.append(int(text))
         elif text.lower() in STATUS_CLASSES:
             codes += STATUS_CLASSES[text.lower()]
         else:
-            problems.append(Problem(path, f"{text[:80]!r} is not allowed: expected codes such as 429, or 4xx or 5xx"))
+            problems.append(
+                Problem(path, f"{text[:80]!r} is not allowed: expected codes such as 429, 4xx or 5xx, or 0")
+            )
     return list(dict.fromkeys(codes))
 
 

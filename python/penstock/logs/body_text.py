@@ -29,30 +29,44 @@ def split_words(text: str) -> list[str]:
     return list(dict.fromkeys(word[:MAX_WORD_CHARS] for word in WORD_PATTERN.findall(text[:MAX_TEXT_CHARS].lower())))
 
 
-def extract_text(body: bytes) -> str:
-    """Returns the strings of a JSON body, one per line, or of a stream of JSON events. Other bodies have no text.
+def extract_text(body: bytes, limit: int | None = MAX_TEXT_CHARS, *, is_counted: bool = False) -> str:
+    """Returns the strings of a JSON body, one per line, or of a stream of JSON events, up to `limit` characters. Other
+    bodies have no text.
 
-    Keys are omitted. Strings of a stream are joined without a space, because events may split a word.
+    Keys are omitted. Strings of a stream are joined without a space, because events may split a word. If the tokens are
+    counted, events that repeat the text of earlier ones are omitted.
     """
     try:
         strings = _find_strings(msgspec.json.decode(body))
         joint = "\n"
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        strings = list(_find_event_strings(body))
+        strings = list(_find_event_strings(body, without_repeats=is_counted))
         joint = ""
-    return joint.join(strings)[:MAX_TEXT_CHARS]
+    return joint.join(strings)[:limit]
 
 
-def _find_event_strings(body: bytes) -> Iterator[str]:
+def _find_event_strings(body: bytes, *, without_repeats: bool) -> Iterator[str]:
     for line in body.splitlines():
         if not line.startswith(b"data:"):
             continue
         try:
-            yield from _find_streamed_strings(msgspec.json.decode(line[5:]))
+            event = msgspec.json.decode(line[5:])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
+        if not (without_repeats and _repeats_text(event)):
+            yield from _find_streamed_strings(event)
 
 
+def _repeats_text(event: object) -> bool:
+    """Returns true for events of the Responses API that contain what was streamed before, such as
+    `response.output_text.done`.
+    """
+    kind = cast("dict[str, object]", event).get("type") if isinstance(event, dict) else None
+    return isinstance(kind, str) and kind.endswith(REPEATING_TYPES)
+
+
+# Ends of the types of events that repeat the text of earlier events.
+REPEATING_TYPES = (".done", ".completed", ".incomplete", ".failed")
 # Keys of events whose strings are part of the response. The others, such as `type` and `id`, repeat in every event.
 STREAMED_KEYS = frozenset(
     {"content", "text", "delta", "arguments", "partial_json", "thinking", "reasoning_content", "refusal"}

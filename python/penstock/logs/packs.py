@@ -89,8 +89,10 @@ class Bucket(Protocol):
         """Returns the names of folders directly below a name."""
         ...
 
-    async def list_names(self, start: str) -> list[str]:
-        """Returns up to 1,000 names that start with this text, in alphabetical order."""
+    async def list_names(self, start: str, *, is_direct: bool = False) -> list[str]:
+        """Returns up to 1,000 names that start with this text, in alphabetical order. If `is_direct`, there is no slash
+        after this text.
+        """
         ...
 
     async def delete(self, *names: str) -> None:
@@ -334,23 +336,39 @@ class PackStore:
 
     def _delete_local(self, day: dt.date) -> int:
         count = 0
-        packs = self.writer.root / PACKS
+        # Errors of files that cannot be deleted. They do not prevent the deletion of others.
+        failures: list[OSError] = []
         # Records may have an old time, so bodies may still be added to packs of earlier days.
         open_keys = self.writer.list_open_keys()
-        for folder in sorted(packs.iterdir()) if packs.is_dir() else []:
-            if _is_day(folder.name) and folder.name < day.isoformat():
-                for path in list(folder.rglob("*")):
-                    if path.is_file() and path.relative_to(self.writer.root).as_posix() not in open_keys:
-                        path.unlink(missing_ok=True)
-                        count += 1
-                _remove_empty_folders(folder)
+        for folder in _list_day_folders(self.writer.root / PACKS, day):
+            for path in list(folder.rglob("*")):
+                if path.is_file() and path.relative_to(self.writer.root).as_posix() not in open_keys:
+                    count += _delete_file(path, failures)
+            _remove_empty_folders(folder)
         oldest = time.mktime(day.timetuple())
         for path in (self.writer.root / OBJECT_CLASS).rglob("*.json"):
             with contextlib.suppress(FileNotFoundError):
                 if path.stat().st_mtime < oldest:
-                    path.unlink()
-                    count += 1
+                    count += _delete_file(path, failures)
+        if failures:
+            log.warning("%d files with old bodies cannot be deleted, for example: %s", len(failures), failures[0])
         return count
+
+
+def _list_day_folders(packs: Path, day: dt.date) -> list[Path]:
+    """Returns the folders with packs of earlier days."""
+    folders = sorted(packs.iterdir()) if packs.is_dir() else []
+    return [folder for folder in folders if _is_day(folder.name) and folder.name < day.isoformat()]
+
+
+def _delete_file(path: Path, failures: list[OSError]) -> int:
+    """Deletes a file, and returns the number of deleted files. Adds an error to `failures`."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        failures.append(error)
+        return 0
+    return 1
 
 
 async def _delete_objects_before(bucket: Bucket, organisation: str, day: dt.date) -> int:
@@ -363,7 +381,10 @@ async def _delete_objects_before(bucket: Bucket, organisation: str, day: dt.date
             if "-".join(folder.split("/")[-3:]) < day.isoformat():
                 count += await bucket.delete_below(folder)
     limit_ms = int(dt.datetime.combine(day, dt.time(), dt.UTC).timestamp() * 1000)
-    while old := [name for name in await bucket.list_names(f"{organisation}/0") if _time_of_object(name) < limit_ms]:
+    while names := await bucket.list_names(f"{organisation}/0", is_direct=True):
+        old = [name for name in names if _time_of_object(name) < limit_ms]
+        if not old:
+            break
         await bucket.delete(*old)
         count += len(old)
     return count

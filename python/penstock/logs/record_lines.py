@@ -78,7 +78,7 @@ def _count_units(begin: Mapping[str, Any], bodies: Mapping[int, bytes]) -> dict[
         return {}
     response = bodies.get(CLIENT_RESPONSE) or bodies.get(UPSTREAM_RESPONSE, b"")
     operation, model = str(begin.get("operation") or ""), str(begin.get("ai_model") or "")
-    counted = count_interrupted(operation, model, request, extract_text(response))
+    counted = count_interrupted(operation, model, request, extract_text(response, None, is_counted=True))
     if counted is None:
         return {"bytes_out": len(response)}
     units = {"req_units": counted[0], "res_units": counted[1], "total_units": sum(counted), "units_estimated": True}

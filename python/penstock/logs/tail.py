@@ -63,6 +63,9 @@ def matches_filters(record: dict[str, Any], filters: LogFilters) -> bool:
         allowed = getattr(filters, name)
         # A config may be named by its slug or its id.
         values = {record.get(field), record.get("config_id")} if name == "configs" else {record.get(field)}
+        # A record of a killed request has no status.
+        if name == "status_code":
+            values = {record.get(field) or 0}
         if allowed is not None and not values & set(allowed):
             return False
     if (own := filters.restricted_to) and not (

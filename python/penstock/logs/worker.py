@@ -278,8 +278,10 @@ class LogWorker:
         records = (now - dt.timedelta(days=self._settings.log_store.keep_days)).date()
         bodies = (now - dt.timedelta(days=self._settings.log_store.keep_bodies_days)).date()
         # Deletes first, because sealing needs space, and fails on a full disk.
-        with suppress(UnavailableError):
+        try:
             await self._store.delete_before(bodies)
+        except (UnavailableError, OSError) as error:
+            log.warning("bodies cannot be deleted, which is tried again in an hour: %s", error)
         await asyncio.to_thread(engine.drop_before, records, bodies)
         try:
             await asyncio.to_thread(engine.seal_days, now)
@@ -456,10 +458,14 @@ def read_node_name(folder: Path) -> str:
     """
     path = folder / NODE_NAME_FILE
     with suppress(FileNotFoundError):
-        return path.read_text().strip()
+        # The file may be empty after a crash.
+        if saved := path.read_text().strip():
+            return saved
     name = f"{os.uname().nodename}-{secrets.token_hex(8)}"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path.write_text(name)
+    draft = path.with_suffix(".new")
+    draft.write_text(name)
+    draft.replace(path)
     return name
 
 

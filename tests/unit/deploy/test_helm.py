@@ -391,6 +391,7 @@ def test_pods_reach_no_service_that_gives_credentials_of_a_cloud():
 # ── values with which the pods would not start, or would not be reached ─────────────────────────────────────────────
 
 SQLITE = "--set-string=config=[store]\nurl = 'sqlite:////var/lib/penstock/penstock.db'"
+DATA_DIR = "\n[store]\ndata_dir = '/var/lib/penstock'"
 TLS_FILE = "--set-string=config=server.tls_certificate_file = '/tls.crt'"
 TLS_VARIABLE = '--set-json=extraEnv=[{"name": "PENSTOCK_SERVER_TLS_CERTIFICATE_FILE", "value": "/tls.crt"}]'
 
@@ -403,6 +404,8 @@ TLS_VARIABLE = '--set-json=extraEnv=[{"name": "PENSTOCK_SERVER_TLS_CERTIFICATE_F
         (["--set=persistence.enabled=true"], "it has neither a store nor a key"),
         ([SQLITE, "--set=persistence.enabled=true"], "SQLite belongs to one pod"),
         ([SQLITE, "--set=replicas=1", "--set=autoscaling.enabled=true"], "SQLite belongs to one pod"),
+        (["--set-string=config=# [[keys]]"], "it has neither a store nor a key"),
+        ([f"{KEYS}{DATA_DIR}"], "SQLite belongs to one pod"),
         ([TLS_FILE], "set tls.existingSecret instead"),
         ([KEYS, TLS_VARIABLE], "set tls.existingSecret instead"),
     ],
@@ -421,6 +424,11 @@ def test_values_that_cannot_work_are_rejected(options: list[str], words: str):
         [SQLITE, "--set=replicas=1"],
         [SQLITE, *DATABASE],
         ["--set=environmentSecrets={store}"],
+        ["--set-string=config=keys = [{name = 'a'\\, key = 'k'}]"],
+        ["--set-string=config=[[ keys ]]\nname = 'a'\nkey = 'k'"],
+        [f"{KEYS}\n# not sqlite: many pods\n# data_dir = 'x'\n# server.tls_certificate_file = 'x'"],
+        [f"{KEYS}{DATA_DIR}", "--set=environmentSecrets={store}"],
+        [f"{KEYS}{DATA_DIR}\nurl = 'postgresql://db/penstock'"],
         ["--set-string=config=security.require_key = false"],
         ["--set-string=config=store.master_key_reference = 'x'", "--set=database.existingSecret=s", DATABASE[2]],
     ],

@@ -78,11 +78,26 @@ def test_hook_of_certbot_copies_the_renewed_pair_for_the_user_of_the_folder(tmp_
     write_certificate(lineage / "fullchain.pem", lineage / "privkey.pem")
     (state / "tls.key").write_text("old")
     environ = {"PATH": "/usr/bin:/bin", "RENEWED_LINEAGE": str(lineage), "STATE_FOLDER": str(tmp_path / "penstock")}
+    environ["LINEAGE_FILE"] = str(tmp_path / "absent")
     subprocess.run([UNIT.parent / "certbot-deploy-hook"], check=True, timeout=60, env=environ)
     assert {path.name: path.stat().st_mode & 0o777 for path in state.iterdir()} == {"tls.crt": 0o600, "tls.key": 0o600}
     assert {path.stat().st_uid for path in state.iterdir()} == {state.stat().st_uid}
     files = {"TLS_CERTIFICATE_FILE": state / "tls.crt", "TLS_KEY_FILE": state / "tls.key"}
     assert load_settings(None, {f"PENSTOCK_SERVER_{name}": str(path) for name, path in files.items()}).server.has_tls
+
+
+@pytest.mark.parametrize("is_wanted", [True, False])
+def test_hook_of_certbot_ignores_other_certificates(tmp_path: Path, is_wanted: bool):
+    lineage, state, wanted = tmp_path / "live", tmp_path / "state", tmp_path / "certificate-lineage"
+    lineage.mkdir()
+    state.mkdir()
+    write_certificate(lineage / "fullchain.pem", lineage / "privkey.pem")
+    (state / "tls.key").write_text("old")
+    wanted.write_text(f"{lineage if is_wanted else tmp_path / 'other'}\n")
+    environ = {"RENEWED_LINEAGE": str(lineage), "STATE_FOLDER": str(state), "LINEAGE_FILE": str(wanted)}
+    hook = UNIT.parent / "certbot-deploy-hook"
+    subprocess.run([hook], check=True, timeout=60, env={"PATH": "/usr/bin:/bin", **environ})
+    assert ((state / "tls.crt").exists(), (state / "tls.key").read_text() != "old") == (is_wanted, is_wanted)
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is not installed")

@@ -184,7 +184,7 @@ class Sample:
             is_between(record.get("res_units"), filters.completion_token_min, filters.completion_token_max),
             is_between(cents, filters.cost_min, filters.cost_max),
             is_between(weighted, filters.weighted_feedback_min, filters.weighted_feedback_max),
-            is_in(record["response_status_code"], filters.status_code),
+            is_in(record["response_status_code"] or 0, filters.status_code),
             is_in(record["virtual_key"], filters.virtual_keys),
             is_in(record["config"], filters.configs),
             is_in(record["api_key_id"], filters.api_key_ids),

@@ -52,8 +52,9 @@ class FakeBucket:
         below = [name[len(start) :] for name in self.content if name.startswith(start)]
         return sorted({name.split("/")[0] for name in below if "/" in name})
 
-    async def list_names(self, start: str) -> list[str]:
-        return sorted(name for name in self.content if name.startswith(start))[:3]
+    async def list_names(self, start: str, *, is_direct: bool = False) -> list[str]:
+        names = sorted(name for name in self.content if name.startswith(start))
+        return [name for name in names if not is_direct or "/" not in name[len(start) :]][:3]
 
     async def delete(self, *names: str) -> None:
         for name in names:
@@ -300,6 +301,32 @@ def test_retention_deletes_days_before(tmp_path: Path, is_remote: bool):
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("layout", ["packs", "v2"])
+def test_retention_deletes_other_files_if_one_cannot_be_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, layout: str
+):
+    writer, store, _ = make_store(tmp_path, layout=layout)
+    keys = [add(writer, number, f"w-{number}", created_at="2026-10-01T00:00:00Z").key for number in (1, 2, 3)]
+    writer.flush()
+    writer.commit(is_final=True)
+    for key in keys:
+        os.utime(tmp_path / key, (0, 0))
+    unlink = type(tmp_path).unlink
+
+    def refuse(path: Path, *, missing_ok: bool = False) -> None:
+        if path == tmp_path / keys[0]:
+            raise PermissionError(13, "Permission denied", str(path))
+        unlink(path, missing_ok=missing_ok)
+
+    monkeypatch.setattr(type(tmp_path), "unlink", refuse)
+    assert asyncio.run(store.delete_before(dt.date(2026, 10, 2))) == 2
+    assert [(tmp_path / key).exists() for key in keys] == [True, False, False]
+    assert (
+        f"1 files with old bodies cannot be deleted, for example: [Errno 13] Permission denied: '{tmp_path}"
+        in caplog.text
+    )
+
+
 def test_retention_keeps_open_packs_and_counts_deleted_ones_as_done(tmp_path: Path):
     bucket = FakeBucket()
     writer, store, clock = make_store(tmp_path, bucket)
@@ -333,12 +360,14 @@ def test_retention_deletes_single_objects_in_a_bucket(tmp_path: Path, layout: st
         assert writer.add(record, BODIES, "node", "edge-1", Position(7, number))
     # Not the name of a log.
     bucket.content["30/o-1/0-other.json"] = b""
+    # More objects of a workspace than a list has. Their names are before those of `v1`.
+    bucket.content |= {f"30/o-1/00-prod/2026/10/03/{number}.json": b"" for number in range(3)}
     writer.commit(is_final=True)
 
     async def scenario() -> None:
         await store.upload_rest(5)
-        assert len(bucket.content) == 7
+        assert len(bucket.content) == 10
         assert await store.delete_before(dt.date(2026, 10, 2)) == 4
 
     asyncio.run(scenario())
-    assert len(bucket.content) == 3
+    assert len(bucket.content) == 6

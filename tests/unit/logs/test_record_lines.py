@@ -7,6 +7,7 @@ import uuid
 from typing import Any
 
 from penstock.logs.batch import Position
+from penstock.logs.body_text import extract_text
 from penstock.logs.record_lines import make_killed_line
 from penstock.logs.spool_format import CLIENT_REQUEST, CLIENT_RESPONSE, UPSTREAM_RESPONSE
 from penstock.logs.spool_reader import KILLED, BodyReference, OpenRequest, SpoolEvent
@@ -46,3 +47,30 @@ def test_killed_requests_without_text_have_no_tokens():
     cut = read_killed({CLIENT_REQUEST: QUESTION[:-9]})
     assert cut["req_units"] > 0
     assert read_killed({CLIENT_REQUEST: QUESTION, CLIENT_RESPONSE: STREAM}, operation="embed")["res_units"] == 0
+
+
+def make_stream(events: list[dict[str, Any]]) -> bytes:
+    return b"".join(b"data: %s\n\n" % json.dumps(event).encode() for event in events)
+
+
+def test_finished_text_of_a_responses_stream_is_counted_once():
+    deltas = [{"type": "response.output_text.delta", "delta": text} for text in ("The gate", " is open", " today")]
+    part = {"type": "output_text", "text": "The gate is open today"}
+    item = {"type": "message", "content": [part]}
+    repeats = [
+        {"type": "response.output_text.done", "text": part["text"]},
+        {"type": "response.content_part.done", "part": part},
+        {"type": "response.output_item.done", "item": item},
+        {"type": "response.completed", "response": {"output": [item]}},
+    ]
+    stream = make_stream(deltas + repeats)
+    record = read_killed({CLIENT_REQUEST: b'{"input":"x"}', CLIENT_RESPONSE: stream}, operation="createModelResponse")
+    assert record["res_units"] == 5
+    # The search finds the words of all events.
+    assert extract_text(stream).count("gate") == 5
+
+
+def test_all_tokens_of_a_long_response_are_counted():
+    stream = make_stream([{"choices": [{"delta": {"content": " gate" * 1000}}]}] * 100)
+    record = read_killed({CLIENT_REQUEST: QUESTION, CLIENT_RESPONSE: stream})
+    assert record["res_units"] == 100_000

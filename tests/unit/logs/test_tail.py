@@ -78,6 +78,12 @@ def test_filters(filters: dict[str, Any], matches: bool):
     assert matches_filters(RECORD, LogFilters(**{"organisation_id": "o", **filters})) is matches
 
 
+def test_killed_requests_have_status_0():
+    killed = {name: value for name, value in RECORD.items() if name != "response_status_code"}
+    for record, status, matches in ((killed, 0, True), (killed, 200, False), (RECORD, 0, False)):
+        assert matches_filters(record, LogFilters(organisation_id="o", status_code=[status])) is matches
+
+
 @pytest.mark.parametrize(
     ("changes", "rescues"),
     [

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from yarl import URL
 
+from penstock.errors import UnavailableError
 from penstock.logs.client import LogClient
 from penstock.logs.engines.protocol import LogEngineError
 from penstock.logs.messages import QueryRequest
 from penstock.logs.query import GetQuery, ListQuery, LogFilters, Restriction
-from penstock.logs.worker import LogWorker, list_scopes, read_node_name
+from penstock.logs.worker import NODE_NAME_FILE, LogWorker, list_scopes, read_node_name
 from penstock.settings import Records, Settings
 from tests.unit.logs.engine import MemoryEngine
 
@@ -117,6 +118,15 @@ def test_nodes_with_the_same_host_name_have_different_names(tmp_path: Path):
     assert all(name.startswith(os.uname().nodename) for name in names)
 
 
+@pytest.mark.parametrize("content", ["", "\n"])
+def test_node_with_an_empty_file_gets_a_name(tmp_path: Path, content: str):
+    path = tmp_path / NODE_NAME_FILE
+    path.write_text(content)
+    name = read_node_name(tmp_path)
+    assert name.startswith(os.uname().nodename)
+    assert (read_node_name(tmp_path), list(tmp_path.iterdir())) == (name, [path])
+
+
 def test_retention_deletes_before_it_needs_space(tmp_path: Path):
     engine = SlowEngine()
 
@@ -128,4 +138,19 @@ def test_retention_deletes_before_it_needs_space(tmp_path: Path):
         assert worker.metrics()["log_seal_failures"] == 1
 
     asyncio.run(scenario())
+    assert engine.steps == ["drop", "seal"]
+
+
+@pytest.mark.parametrize("error", [UnavailableError("no bucket"), PermissionError(13, "Permission denied")])
+def test_records_are_deleted_although_bodies_cannot_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+):
+    engine = SlowEngine()
+    worker = make_worker(tmp_path, engine)
+
+    async def fail(_day: dt.date) -> int:
+        raise error
+
+    monkeypatch.setattr(worker._store, "delete_before", fail)
+    asyncio.run(worker._delete_and_seal(engine))
     assert engine.steps == ["drop", "seal"]

@@ -87,13 +87,15 @@ def test_filters_take_several_values_and_reject_unknown_names(bootstrapped_url: 
         created = [
             logs.record(**home, ai_model=name, outcome="killed" if name == "c" else "complete") for name in "abc"
         ]
+        created += [logs.record(**home, ai_model="d", response_status_code=None)]
 
         async def find(query: str) -> list[str]:
             return sorted(row["id"] for row in (await reader.request_ok("GET", f"logs?{query}"))["data"])
 
-        assert await find("ai_model=a&ai_model=b,c&ai_model=a") == sorted(created)
-        assert await find("ai_model=b&ai_model=c") == sorted(created[1:])
-        assert await find("outcome=killed,cut") == created[2:]
+        assert await find("ai_model=a&ai_model=b,c&ai_model=a") == sorted(created[:3])
+        assert await find("ai_model=b&ai_model=c") == sorted(created[1:3])
+        assert await find("outcome=killed,cut") == created[2:3]
+        assert await find("status_code=0,599") == created[3:]
         await reader.expect_error(400, "expected one of complete, refused", "GET", "logs?outcome=gone")
         await reader.expect_error(
             400, "'hedge' is not allowed: expected one of retry, fallback", "GET", "logs?rescued=hedge"

@@ -3,12 +3,15 @@
 {{/* Stops the rendering if Secrets are missing, or if the pods could not start or would not be reached. */}}
 {{- define "penstock.check" -}}
 {{- $variables := toJson .Values.extraEnv -}}
-{{- if or (contains "tls_certificate_file" .Values.config) (contains "TLS_CERTIFICATE_FILE" $variables) -}}
+{{- if or (regexMatch "(?m)^[^#\\n]*tls_certificate_file" .Values.config) (contains "TLS_CERTIFICATE_FILE" $variables) -}}
 {{- fail "set tls.existingSecret instead of server.tls_certificate_file: the probes need to know that the gateway accepts only TLS" -}}
 {{- end -}}
-{{- $hasSqlite := or (contains "sqlite:" .Values.config) (contains "data_dir" .Values.config) (contains "sqlite:" $variables) -}}
+{{- /* `store.data_dir` means SQLite if no URL is set. A URL may be in a secret, whose content is unknown here. */ -}}
+{{- $mayHaveUrl := or .Values.environmentSecrets (contains "PENSTOCK_STORE_URL" $variables) (regexMatch "(?m)^[^#\\n]*postgres" .Values.config) -}}
+{{- $hasDataDir := and (regexMatch "(?m)^[^#\\n]*data_dir" .Values.config) (not $mayHaveUrl) -}}
+{{- $hasSqlite := or (regexMatch "(?m)^[^#\\n]*sqlite:" .Values.config) $hasDataDir (contains "sqlite:" $variables) -}}
 {{- $hasStore := or .Values.database.existingSecret $hasSqlite (regexMatch "(?m)^\\s*(\\[store\\]|store\\.)" .Values.config) (contains "PENSTOCK_STORE_URL" $variables) -}}
-{{- $hasKeys := or (contains "[[keys]]" .Values.config) (contains "require_key" .Values.config) (contains "REQUIRE_KEY" $variables) -}}
+{{- $hasKeys := or (regexMatch "(?m)^\\s*(\\[\\[\\s*keys\\s*\\]\\]|keys\\s*=)" .Values.config) (contains "require_key" .Values.config) (contains "REQUIRE_KEY" $variables) -}}
 {{- if not (or $hasStore $hasKeys .Values.environmentSecrets) -}}
 {{- fail "the gateway would not start, because it has neither a store nor a key: set database.existingSecret, or [[keys]] in config" -}}
 {{- end -}}

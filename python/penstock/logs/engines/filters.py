@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from penstock.logs.body_text import MAX_SEARCH_WORDS, split_words
 from penstock.logs.columns import NANODOLLARS_PER_CENT
 from penstock.logs.engines.guardrail_groups import GUARDRAIL_PATHS
-from penstock.logs.engines.measures import RESCUED_BY, SUCCEEDED
+from penstock.logs.engines.measures import RESCUED_BY, STATUS, SUCCEEDED
 from penstock.logs.engines.sql import Statement, ValueType
 from penstock.logs.query import END_OF_TIME, EPOCH, MAX_METADATA_KEYS, LogFilterError, LogFilters, Restriction
 
@@ -83,7 +83,7 @@ def build_conditions(filters: LogFilters, statement: Statement) -> list[str]:
         # A config may be named by its slug or its id.
         conditions.append(f'(coalesce(r."config" IN {values}, false) OR coalesce(r."config_id" IN {values}, false))')
     if filters.status_code is not None:
-        conditions.append(f'r."response_status_code" IN {statement.bind_list(filters.status_code, ValueType.INTEGER)}')
+        conditions.append(f"{STATUS} IN {statement.bind_list(filters.status_code, ValueType.INTEGER)}")
     if filters.rescued is not None:
         rescue_conditions = [condition for name, condition in RESCUED_BY.items() if name in filters.rescued]
         conditions.append(f"{SUCCEEDED} AND ({' OR '.join(rescue_conditions) or 'false'})")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 
-from penstock.logs.query import GroupColumn, GroupName, GroupQuery, LogFilterError, LogFilters
+from penstock.logs.query import GroupColumn, GroupName, GroupQuery, ListQuery, LogFilterError, LogFilters
 from tests.unit.logs.engines.test_graphs import DAYS, approximate
 from tests.unit.logs.samples import Sample, is_hit, is_unpriced, known_times, mean, percentile, status_of
 
@@ -191,3 +191,13 @@ def test_groups_are_ordered_and_paged(loaded: LogEngine, sample: Sample, column:
 def test_metadata_group_needs_a_key(loaded: LogEngine):
     with pytest.raises(LogFilterError, match="metadata_key is missing"):
         loaded.run(GroupQuery(filters=LogFilters(organisation_id="org"), group_by="metadata"), 20)
+
+
+def test_killed_requests_of_the_status_group_0_are_those_of_the_filter(loaded: LogEngine):
+    filters = LogFilters(organisation_id="org")
+    groups = loaded.run(GroupQuery(filters=filters, group_by="status_code", page_size=100), 20)["data"]
+    (count,) = (group["requests"] for group in groups if group["status_code"] == 0)
+    filters.status_code = [0]
+    listed = loaded.run(ListQuery(filters=filters, columns=["outcome"], limit=1000, with_total=True), 20)
+    assert listed["total"] == count > 0
+    assert {record["outcome"] for record in listed["data"]} == {"killed"}
