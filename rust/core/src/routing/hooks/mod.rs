@@ -127,7 +127,9 @@ fn build_runner(executor: &RouteExecutor<'_>, before: &[Arc<Hook>], after: &[Arc
             let trace_id = requested.or_else(|| executor.log.trace_id.clone());
             let question_count = executor.log.details.guardrail_questions();
             let redacts = |hook: &Arc<Hook>| !hook.is_async && hook.may_redact();
-            let hides_texts = executor.log.bodies.may_be_redacted() || before.iter().chain(after).any(redacts);
+            let bodies = &executor.log.bodies;
+            let hides_texts =
+                !bodies.is_recording() || bodies.may_be_redacted() || before.iter().chain(after).any(redacts);
             ModelAccess::new(state, caller, trace_id, question_count, hides_texts, route_question)
         }),
     }
