@@ -438,3 +438,19 @@ async fn binary_streams_of_bedrock_are_read() {
         assert_eq!((response.status, text.contains(code), text.contains("ary@")), (status, true, false), "{text}");
     }
 }
+
+#[tokio::test]
+async fn deep_data_do_not_hide_the_results() {
+    let hook = json!({"jsonSchema": {"schema": {"required": ["absent"]}}, "deny": true});
+    for depth in [50, 127] {
+        let text = format!("{}1{}", "{\"a\":".repeat(depth), "}".repeat(depth));
+        let (response, ..) = send(json!({"input_guardrails": [hook]}), &text, "application/json", "{}").await;
+        assert_eq!(response.status, 446, "{}", response.text());
+        let result = &response.json()["hook_results"]["before_request_hooks"][0];
+        assert_eq!(result["deny"], true, "{}", response.text());
+        let data = &result["checks"][0]["data"];
+        assert_eq!(data["matchedJson"].is_object(), depth == 50, "{data}");
+        assert!(!data["explanation"].as_str().unwrap().is_empty(), "{data}");
+    }
+}
+
