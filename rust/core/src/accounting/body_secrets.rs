@@ -179,6 +179,10 @@ fn mask_field(name: &str, value: &mut Value) -> bool {
 }
 
 fn mask_tool_field(name: &str, value: &mut Value) -> bool {
+    // A namespace holds further tools.
+    if name == "tools" {
+        return mask_each(value, |fields| mask_each_field(fields, mask_tool_field));
+    }
     !SCHEMA_FIELDS.contains(&name) && mask_named_secrets(name, value)
 }
 
@@ -221,6 +225,7 @@ mod tests {
             let authentication = json!({"type": kind, "key": key});
             json!({"type": "azure_search", "parameters": {"index": "i", "authentication": authentication}})
         };
+        let namespace = |tool: &Value| json!({"type": "namespace", "name": "crm", "tools": [tool]});
         let top = |key: &str, header: &str, value: &str| {
             let secret = json!({"value": value, "expires_at": 1});
             json!({"api_key": key, "extra_headers": {"X-A": header}, "client_secret": secret})
@@ -248,6 +253,7 @@ mod tests {
             (json!({"credentials": {"user": "C"}}), json!({"credentials": {"user": "***"}})),
             (json!({"extraHeaders": {"X": "C"}}), json!({"extraHeaders": {"X": "***"}})),
             (json!({"tools": [{"type": "x", "token": "C"}]}), json!({"tools": [{"type": "x", "token": "***"}]})),
+            (json!({"tools": [namespace(&sent)]}), json!({"tools": [namespace(&masked)]})),
         ] {
             assert_eq!(mask(&body).as_ref(), Some(&expected), "{body}");
             assert_eq!(mask(&expected), None, "{expected}");
@@ -264,6 +270,8 @@ mod tests {
             json!({"tools": [{"type": "function", "function": {"name": "call", "parameters": schema}}]}),
             json!({"tools": [{"name": "secret", "description": "headers\"", "parameters": schema}]}),
             json!({"tools": [{"name": "api_key", "input_schema": schema}], "max_tokens": 5}),
+            json!({"tools": [{"type": "namespace", "name": "n", "tools": [
+                {"type": "function", "name": "f", "parameters": schema}]}]}),
             json!({"stop_token_ids": [1_234_567_890], "prompt_cache_key": "k", "secret": []}),
             json!({"tools": [{"functionDeclarations": [{"name": "api_key", "parameters": schema}]}]}),
             json!({"input": [{"type": "function_call", "arguments": "{\"api_key\":\"x\"}"}]}),
