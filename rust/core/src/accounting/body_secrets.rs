@@ -254,6 +254,10 @@ mod tests {
             (json!({"extraHeaders": {"X": "C"}}), json!({"extraHeaders": {"X": "***"}})),
             (json!({"tools": [{"type": "x", "token": "C"}]}), json!({"tools": [{"type": "x", "token": "***"}]})),
             (json!({"tools": [namespace(&sent)]}), json!({"tools": [namespace(&masked)]})),
+            (
+                json!({"tools": [{"config": "{\"url\":\"https://u:longpassword@h/\",\"password\":\"hunter22\"}"}]}),
+                json!({"tools": [{"config": "{\"url\":\"https://u:***@h/\",\"password\":\"***\"}"}]}),
+            ),
         ] {
             assert_eq!(mask(&body).as_ref(), Some(&expected), "{body}");
             assert_eq!(mask(&expected), None, "{expected}");
