@@ -9,22 +9,38 @@ use serde_json::{Map, Value};
 
 use crate::process::secret::{MASK, is_secret_field, mask_named_secrets};
 
-/// Texts of which one is in each body with secrets. They are searched for first, because most bodies have none.
-const MARKS: [&str; 12] = [
-    "authorization",
+/// Texts of which one, in any letter case, is in each body with secrets: parts of the names that `is_secret_field` knows.
+/// They are searched for first, because most bodies have none. A part that is a common word includes the end of a name.
+const MARKS: [&str; 24] = [
+    "auth\"",
+    "auth_",
+    "auth-",
+    "authoriz",
+    "authent",
+    "cookie",
+    "credential",
     "headers\"",
     "server_url",
-    "serverUrl",
+    "serverurl",
     "mcp_servers",
-    "mcpServers",
+    "mcpservers",
     "data_sources",
-    "dataSources",
-    "api_key",
-    "apiKey",
-    "_token\"",
+    "datasources",
+    "key\"",
+    "key_",
+    "keys\"",
+    "token\"",
+    "passw",
+    "passphrase",
     "secret",
+    "service_account",
+    "service-account",
+    "signature",
 ];
-static MARK_SEARCH: LazyLock<Option<AhoCorasick>> = LazyLock::new(|| AhoCorasick::new(MARKS).ok());
+static MARK_SEARCH: LazyLock<Option<AhoCorasick>> =
+    LazyLock::new(|| AhoCorasick::builder().ascii_case_insensitive(true).build(MARKS).ok());
+/// Bytes after the recorded part of a body in which marks are searched for, too. A name may follow the secret.
+const MARGIN_BYTES: usize = 64 * 1024;
 /// Fields with definitions of tools and their servers.
 const TOOL_FIELDS: [&str; 4] = ["tools", "mcp_servers", "mcpServers", "connectors"];
 /// Fields with data sources, which have credentials at any depth.
@@ -60,11 +76,50 @@ const ISSUING_SEGMENTS: [&str; 11] = [
     "tokens",
 ];
 
-/// Returns the JSON body with its secrets masked, and `None` if it has none or is not a JSON object.
+/// Returns the body with its secrets masked, and `None` if it has none. It is a JSON object, or a stream of SSE events
+/// with JSON objects.
 pub fn mask_body_secrets(body: &[u8]) -> Option<Vec<u8>> {
-    if !may_hold_secrets(body) {
+    mask_recorded_part(body, body.len())
+}
+
+/// Does the same for a body of which at most this many bytes are recorded. A secret that only the rest may hold stays.
+pub fn mask_recorded_part(body: &[u8], recorded_bytes: usize) -> Option<Vec<u8>> {
+    let searched_bytes = recorded_bytes.saturating_add(MARGIN_BYTES).min(body.len());
+    if !may_hold_secrets(&body[..searched_bytes]) {
         return None;
     }
+    match body.trim_ascii_start().first() {
+        Some(b'{') => mask_document(body),
+        // The beginning of a line of SSE: `data`, `event`, `id`, `retry`, or a comment.
+        Some(b'd' | b'e' | b'i' | b'r' | b':') => mask_events(body),
+        _ => None,
+    }
+}
+
+/// Masks the secrets in the JSON objects of SSE events. Returns `None` if they have none.
+fn mask_events(stream: &[u8]) -> Option<Vec<u8>> {
+    let mut masked = Vec::new();
+    let mut copied = 0;
+    let mut end = 0;
+    for line in stream.split_inclusive(|byte| *byte == b'\n') {
+        end += line.len();
+        let Some(data) = line.strip_prefix(b"data:").filter(|data| may_hold_secrets(data)) else { continue };
+        if let Some(data) = mask_document(data) {
+            masked.extend_from_slice(&stream[copied..end - line.len()]);
+            masked.extend_from_slice(b"data:");
+            masked.extend_from_slice(&data);
+            copied = end;
+        }
+    }
+    if copied == 0 {
+        return None;
+    }
+    masked.extend_from_slice(&stream[copied..]);
+    Some(masked)
+}
+
+/// Masks the secrets in a JSON object. Returns `None` if it has none, or is not a JSON object.
+fn mask_document(body: &[u8]) -> Option<Vec<u8>> {
     let mut is_masked = false;
     let masked = map_fields(body, |key, json| match mask_field_json(key, json) {
         Some(value) => {
@@ -124,6 +179,10 @@ fn mask_field(name: &str, value: &mut Value) -> bool {
 }
 
 fn mask_tool_field(name: &str, value: &mut Value) -> bool {
+    // A namespace holds further tools.
+    if name == "tools" {
+        return mask_each(value, |fields| mask_each_field(fields, mask_tool_field));
+    }
     !SCHEMA_FIELDS.contains(&name) && mask_named_secrets(name, value)
 }
 
@@ -166,6 +225,7 @@ mod tests {
             let authentication = json!({"type": kind, "key": key});
             json!({"type": "azure_search", "parameters": {"index": "i", "authentication": authentication}})
         };
+        let namespace = |tool: &Value| json!({"type": "namespace", "name": "crm", "tools": [tool]});
         let top = |key: &str, header: &str, value: &str| {
             let secret = json!({"value": value, "expires_at": 1});
             json!({"api_key": key, "extra_headers": {"X-A": header}, "client_secret": secret})
@@ -186,6 +246,18 @@ mod tests {
             (json!({"data_sources": [source("api_key", "C-6")]}), json!({"data_sources": [source("***", "***")]})),
             (json!({"data_sources": [source("key", "C-6")]}), json!({"data_sources": [source("***", "***")]})),
             (top("C-7", "C-8", "C-9"), top("***", "***", "***")),
+            (json!({"password": "C"}), json!({"password": "***"})),
+            (json!({"token": "C"}), json!({"token": "***"})),
+            (json!({"apikey": "C"}), json!({"apikey": "***"})),
+            (json!({"APIKEY": "C", "Auth": "C"}), json!({"APIKEY": "***", "Auth": "***"})),
+            (json!({"credentials": {"user": "C"}}), json!({"credentials": {"user": "***"}})),
+            (json!({"extraHeaders": {"X": "C"}}), json!({"extraHeaders": {"X": "***"}})),
+            (json!({"tools": [{"type": "x", "token": "C"}]}), json!({"tools": [{"type": "x", "token": "***"}]})),
+            (json!({"tools": [namespace(&sent)]}), json!({"tools": [namespace(&masked)]})),
+            (
+                json!({"tools": [{"config": "{\"url\":\"https://u:longpassword@h/\",\"password\":\"hunter22\"}"}]}),
+                json!({"tools": [{"config": "{\"url\":\"https://u:***@h/\",\"password\":\"***\"}"}]}),
+            ),
         ] {
             assert_eq!(mask(&body).as_ref(), Some(&expected), "{body}");
             assert_eq!(mask(&expected), None, "{expected}");
@@ -202,6 +274,8 @@ mod tests {
             json!({"tools": [{"type": "function", "function": {"name": "call", "parameters": schema}}]}),
             json!({"tools": [{"name": "secret", "description": "headers\"", "parameters": schema}]}),
             json!({"tools": [{"name": "api_key", "input_schema": schema}], "max_tokens": 5}),
+            json!({"tools": [{"type": "namespace", "name": "n", "tools": [
+                {"type": "function", "name": "f", "parameters": schema}]}]}),
             json!({"stop_token_ids": [1_234_567_890], "prompt_cache_key": "k", "secret": []}),
             json!({"tools": [{"functionDeclarations": [{"name": "api_key", "parameters": schema}]}]}),
             json!({"input": [{"type": "function_call", "arguments": "{\"api_key\":\"x\"}"}]}),
@@ -211,6 +285,32 @@ mod tests {
         }
         for text in ["authorization", "{\"tools\":[{\"authorization\":\"x\"}", "[{\"api_key\":1}]", ""] {
             assert_eq!(mask_body_secrets(text.as_bytes()), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn masks_events_of_streams() {
+        let event = |token: &str| {
+            let tools = json!([{"type": "mcp", "server_label": "crm", "authorization": token}]);
+            let response = json!({"type": "response.created", "response": {"tools": tools}});
+            format!("event: response.created\r\ndata: {response}\r\n\r\n")
+        };
+        let delta = "event: response.output_text.delta\ndata: {\"delta\":\"my authorization\"}\n\n";
+        let stream = |token: &str| format!("{}{delta}{}{delta}data: [DONE]\n\n", event(token), event(token));
+        let masked = mask_body_secrets(stream("C-1").as_bytes()).unwrap();
+        assert_eq!(String::from_utf8(masked).unwrap(), stream("***"));
+        for text in [stream("***"), delta.to_owned(), "data: {\"authorization\":\"C".to_owned()] {
+            assert_eq!(mask_body_secrets(text.as_bytes()), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn searches_little_more_than_the_recorded_part() {
+        let text = "x".repeat(MARGIN_BYTES);
+        let body = format!(r#"{{"model":"m","text":"{text}","api_key":"C"}}"#);
+        assert_eq!(mask_recorded_part(body.as_bytes(), 10), None);
+        for recorded_bytes in [body.len() - 1, usize::MAX] {
+            assert!(mask_recorded_part(body.as_bytes(), recorded_bytes).unwrap().ends_with(br#""api_key":"***"}"#));
         }
     }
 

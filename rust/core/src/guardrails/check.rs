@@ -188,6 +188,17 @@ pub struct ExternalCall {
     pub read: ReadReply,
 }
 
+/// Effects of a check that do not depend on its input.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct CheckEffects<'c> {
+    /// Suffix of the placeholder names by which the check replaces values. `None` if the client does not get the values
+    /// back.
+    pub restoring_tag: Option<&'c str>,
+    /// Names of the header fields that only the check may set. The provider gets none of them from the client, also if
+    /// the check does not run.
+    pub reserved_headers: &'c [String],
+}
+
 /// A check with its parameters.
 pub trait Check: Debug + Send + Sync {
     /// Checks a request or response, and returns the verdict and changes.
@@ -227,10 +238,9 @@ pub trait Check: Debug + Send + Sync {
         false
     }
 
-    /// Returns the suffix of the placeholder names by which the check replaces values. `None` if the client does not
-    /// get the values back.
-    fn restoring_tag(&self) -> Option<&str> {
-        None
+    /// Returns the effects of the check that other parts of the gateway must know before it runs.
+    fn effects(&self) -> CheckEffects<'_> {
+        CheckEffects::default()
     }
 }
 

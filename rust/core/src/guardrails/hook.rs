@@ -165,7 +165,7 @@ impl Hook {
 
     /// Returns true if a check returns replaced values to the client.
     pub fn restores(&self) -> bool {
-        self.checks.iter().any(|check| check.check.check.restoring_tag().is_some())
+        self.checks.iter().any(|check| check.check.check.effects().restoring_tag.is_some())
     }
 
     /// Returns true if a check can remove parts of texts. Then the log must not show the original texts.

@@ -184,9 +184,12 @@ pub fn mask_named_secrets(name: &str, value: &mut Value) -> bool {
     is_masked
 }
 
-/// Masks the secret parts of a URL. Any other text, and a URL with a part that is too short to be found safely, is masked
-/// as a whole.
+/// Masks the secret parts of a URL, and the secrets in a JSON document. Any other text, and a URL with a part that is too
+/// short to be found safely, is masked as a whole.
 fn mask_url_parts(text: &str) -> String {
+    if let Some(mut document) = parse_document(text) {
+        return if mask_named_secrets("", &mut document) { document.to_string() } else { text.to_owned() };
+    }
     let parts = url_secrets(text);
     let is_short = |part: &&str| part.len() < MIN_SECRET_BYTES && *part != MASK;
     if parts.is_empty() || parts.iter().any(is_short) {

@@ -11,7 +11,7 @@ use super::explain;
 use crate::response::delivery::ResumePoint;
 use crate::{
     accounting::{
-        record::details::find_error_message,
+        record::{RequestLog, details::find_error_message},
         routing_decision::{CacheStatus, RoutingStep, elapsed_ms},
     },
     config::Node,
@@ -38,7 +38,7 @@ use crate::{
     },
     routing::{
         cache_lookup::CacheLookup,
-        discarded_usage,
+        discarded_usage::{self, DiscardedResponse},
         executor::RouteExecutor,
         hooks::{self, TargetHooks},
         replay_body::PreparedBody,
@@ -419,7 +419,9 @@ impl<'w> RouteExecutor<'w> {
             Ok(mut response) => match self.await_first_chunk(node, &mut response).await {
                 Ok(()) => match &self.hooks {
                     Some(hooks) => {
+                        let is_billed = response.is_success();
                         let checked = Box::pin(hooks.check_response(self, response)).await;
+                        charge_timed_out(self.log, is_billed, &checked);
                         checked.inspect(|response| discarded_usage::record_replaced(self.log, response))
                     }
                     None => Ok(response),
@@ -490,13 +492,16 @@ impl<'w> RouteExecutor<'w> {
         framing: StreamFraming,
     ) -> Result<()> {
         let operation = self.client_request.requested_operation();
+        let is_billed = response.is_success();
         let share = self.state.shared.recovery_memory.new_permit();
         // The client gets no data meanwhile, so the first chunk may take as long as the deadline allows.
         let holding = async {
             response.await_body_start(operation, Duration::MAX).await?;
             response.buffer_stream(framing, operation, share).await
         };
-        let is_held = self.within_client_deadline(holding).await?;
+        let held = self.within_client_deadline(holding).await;
+        charge_timed_out(self.log, is_billed, &held);
+        let is_held = held?;
         let metrics = &self.state.record_sink.metrics;
         if is_held {
             metrics.streams_buffered.add(1);
@@ -532,5 +537,12 @@ impl<'w> RouteExecutor<'w> {
             CacheStatus::Disabled => (),
         }
         self.update_decision(|decision| decision.cache_status = status);
+    }
+}
+
+/// Counts what a response holds if the client did not wait for its end: the provider bills it all the same.
+fn charge_timed_out<T>(log: &mut RequestLog, is_billed: bool, received: &Result<T>) {
+    if is_billed && matches!(received, Err(Error::Timeout { .. })) {
+        DiscardedResponse::cancelled().charge(log);
     }
 }

@@ -107,3 +107,22 @@ async fn cancelled_hedge_counts_as_what_it_holds() {
         }
     }
 }
+
+#[tokio::test]
+async fn response_that_the_client_does_not_wait_for_counts_as_what_it_holds() {
+    let (_provider, gateway) = start("tokens", "hard").await;
+    let mut checked = mock_target("chunk_ms=100&chunks=1000");
+    let mut recovered = checked.clone();
+    checked["output_guardrails"] = denies_all();
+    recovered["recovery"] = json!({"mode": "hold"});
+    for config in [checked, recovered] {
+        let before = left(&gateway, "tokens").await;
+        let request = post(CHAT_PATH, &config, chat_body("mock", true)).header("x-stainless-timeout", "0.3");
+        let response = gateway.send(request).await;
+        assert_eq!(response.status, 408, "{}", response.text());
+        let record = gateway.single_record();
+        let reserved = discarded_amount(&record);
+        assert!(reserved > 0, "{config}: {record}");
+        assert_eq!(left(&gateway, "tokens").await, before - reserved, "{config}: {record}");
+    }
+}

@@ -1,8 +1,14 @@
 //! Checks that call other hosts, and values that return to responses: whole requests over real sockets.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
+use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use serde_json::{Value, json};
 
-use crate::harness::{CHAT_PATH, TestGateway, TestResponse, golden_provider::GoldenProvider, post_with_config};
+use crate::harness::{
+    CHAT_PATH, TestGateway, TestRequest, TestResponse, golden_provider::GoldenProvider, post_with_config,
+};
 
 const EMAIL: &str = "ann@mail.example";
 const PNG: &[u8] = b"\x89PNG\r\n\x1a\nabc";
@@ -159,6 +165,50 @@ async fn a_request_without_its_token_is_denied() {
     let (response, provider) = send(&gateway, &config, &json!("hi"), &chat_response("ok")).await;
     assert_eq!(response.status, 446, "{}", response.text());
     assert!(provider.request_lines.lock().unwrap().is_empty());
+}
+
+/// Returns a new set of keys, and a token of the user `u1` that its key signed.
+fn sign_token() -> (Value, String) {
+    let key = Ed25519KeyPair::generate().unwrap();
+    let encode = |bytes: &[u8]| BASE64_URL_SAFE_NO_PAD.encode(bytes);
+    let jwk = json!({"kty": "OKP", "crv": "Ed25519", "kid": "k", "use": "sig", "x": encode(key.public_key().as_ref())});
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    let parts = [json!({"alg": "EdDSA", "kid": "k"}), json!({"iat": now, "userId": "u1"})];
+    let text = parts.map(|part| encode(part.to_string().as_bytes())).join(".");
+    let signature = encode(key.sign(text.as_bytes()).as_ref());
+    (json!({"keys": [jwk]}), format!("{text}.{signature}"))
+}
+
+#[tokio::test]
+async fn a_claim_is_one_header_field_that_the_client_cannot_set() {
+    let ((issuer, token), (other, _)) = (sign_token(), sign_token());
+    let gateway = GoldenProvider::gateway_trusting_loopback();
+    let provider = GoldenProvider::start(200, "application/json", chat_response("ok").into_bytes(), 4096).await;
+    let check = |keys: &Value| json!({"jwt": {"jwks": keys, "headerKey": "x-user-token", "algorithms": ["EdDSA"], "extractClaims": ["userId"]}});
+    let chat = json!({"model": "m", "messages": [{"role": "user", "content": "hi"}]}).to_string();
+    for keys in [[&issuer, &other], [&other, &issuer]] {
+        let config = json!({"provider": "openai", "api_key": "k", "custom_host": provider.server.url(),
+            "input_guardrails": keys.map(check)});
+        for (method, path, status, expected) in [
+            ("POST", CHAT_PATH, 246, "u1"),
+            // Guardrails do not read these.
+            ("GET", "/v1/models", 200, ""),
+            ("GET", "/v1/files", 200, ""),
+            ("DELETE", "/v1/proxy/things/1", 200, ""),
+        ] {
+            let request = TestRequest::new(method, path).header("x-gateway-config", &config.to_string());
+            let request = request.header("x-user-token", &token).header("x-jwt-user-id", "admin");
+            let is_chat = path == CHAT_PATH;
+            let request =
+                if is_chat { request.header("content-type", "application/json").body(chat.clone()) } else { request };
+            let response = gateway.send(request).await;
+            assert_eq!(response.status, status, "{path}: {}", response.text());
+            let sent = String::from_utf8_lossy(&provider.last_request.lock().unwrap()).to_ascii_lowercase();
+            let fields: Vec<_> =
+                sent.lines().filter_map(|line| line.strip_prefix("x-jwt-user-id:")).map(str::trim).collect();
+            assert_eq!(fields, [expected], "{method} {path}: {sent}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -288,6 +288,15 @@ async fn questions_about_redacted_texts_are_recorded_without_them() {
         wait_until("both records", || end_count() == count).await;
         case.recorded_request("questions");
     }
+    // A request without bodies in its log, whether or not guardrails redact it.
+    for (guardrails, count) in [(json!([ask, redacting()]), 6), (json!([ask]), 8)] {
+        let body = request(&format!("to {SECRET}")).to_string();
+        let sent = post_with_config(&target(guardrails), CHAT_PATH, body).header("x-gateway-debug", "false");
+        let response = case.gateway.send(sent).await;
+        assert_eq!(response.status, 200, "{}", response.text());
+        wait_until("both records", || end_count() == count).await;
+        case.recorded_request("questions without bodies");
+    }
 }
 
 #[tokio::test]

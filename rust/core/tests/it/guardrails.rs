@@ -438,3 +438,68 @@ async fn binary_streams_of_bedrock_are_read() {
         assert_eq!((response.status, text.contains(code), text.contains("ary@")), (status, true, false), "{text}");
     }
 }
+
+#[tokio::test]
+async fn deep_data_do_not_hide_the_results() {
+    let hook = json!({"jsonSchema": {"schema": {"required": ["absent"]}}, "deny": true});
+    for depth in [50, 127] {
+        let text = format!("{}1{}", "{\"a\":".repeat(depth), "}".repeat(depth));
+        let (response, ..) = send(json!({"input_guardrails": [hook]}), &text, "application/json", "{}").await;
+        assert_eq!(response.status, 446, "{}", response.text());
+        let result = &response.json()["hook_results"]["before_request_hooks"][0];
+        assert_eq!(result["deny"], true, "{}", response.text());
+        let data = &result["checks"][0]["data"];
+        assert_eq!(data["matchedJson"].is_object(), depth == 50, "{data}");
+        assert!(!data["explanation"].as_str().unwrap().is_empty(), "{data}");
+    }
+}
+
+/// Panics unless an object has exactly these keys, in this order.
+fn assert_keys(object: &Value, expected: &[&str]) {
+    let keys: Vec<_> = object.as_object().unwrap().keys().collect();
+    assert_eq!(keys, expected, "{object}");
+}
+
+#[tokio::test]
+async fn results_have_all_their_fields_in_their_order() {
+    let feedback = json!({"feedback": {"value": -2, "weight": 0.5, "metadata": {"team": "a"}}});
+    let failing =
+        json!({"id": "words", "contains": {"words": ["canary"]}, "wordCount": {"minWords": 1}, "on_fail": feedback});
+    let host = GoldenProvider::start(500, "application/json", b"{}".to_vec(), 4096).await;
+    let broken = json!({"id": "broken", "webhook": {"webhookURL": host.server.url()}});
+    let mut config = json!({"input_guardrails": [failing, broken], "output_guardrails": [failing, broken],
+        "strict_open_ai_compliance": false});
+    let (whole, ..) = send(config.clone(), "hi", "application/json", &chat_response(&[json!({"content": "Hi"})])).await;
+    for hook in config["output_guardrails"].as_array_mut().unwrap() {
+        hook["stream"] = json!("end");
+    }
+    let (stream, ..) = send(config, "hi", "text/event-stream", &chat_stream(&["Hi"])).await;
+    let text = stream.text();
+    assert_eq!((whole.status, stream.status), (246, 246), "{} {text}", whole.text());
+    let events: Vec<Value> =
+        text.lines().filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok()).collect();
+    let (first, last) = (&events[0]["hook_results"], &events[events.len() - 1]["hook_results"]);
+    assert_keys(&whole.json()["hook_results"], &["before_request_hooks", "after_request_hooks"]);
+    assert_keys(first, &["before_request_hooks"]);
+    assert_keys(last, &["after_request_hooks"]);
+    for results in [whole.json()["hook_results"].clone(), first.clone(), last.clone()] {
+        for list in results.as_object().unwrap().values() {
+            let [failed, errored] = &list.as_array().unwrap()[..] else { panic!("{list}") };
+            for hook in [failed, errored] {
+                let hook_keys =
+                    ["verdict", "id", "transformed", "checks", "feedback", "execution_time", "async", "type"];
+                assert_keys(hook, &[&hook_keys[..], &["created_at", "deny"]].concat());
+                for check in hook["checks"].as_array().unwrap() {
+                    let keys = ["data", "verdict", "id", "execution_time", "transformed", "created_at", "log"];
+                    let error: &[&str] = if check["error"].is_object() { &["error"] } else { &[] };
+                    assert_keys(check, &[&keys[..], &["fail_on_error"], error].concat());
+                }
+            }
+            assert_keys(&errored["checks"][0]["error"], &["name", "message"]);
+            assert_eq!((&errored["verdict"], &errored["feedback"]), (&json!(true), &Value::Null));
+            let metadata = json!({"team": "a", "successfulChecks": "default.wordCount",
+                "failedChecks": "default.contains", "erroredChecks": ""});
+            assert_eq!(failed["feedback"], json!({"value": -2.0, "weight": 0.5, "metadata": metadata}));
+        }
+    }
+}

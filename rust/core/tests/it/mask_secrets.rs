@@ -2,10 +2,12 @@
 
 use crate::harness::{
     CHAT_PATH, TestGateway, TestRequest, chat_body, chat_request,
+    golden_provider::GoldenProvider,
+    post_with_config,
     scripted_server::{ScriptedServer, gzip_compress, gzip_response, json_response, read_request, sse_response},
     sha256_hex, wait_until,
 };
-use crate::spool::{END, SpoolFolder};
+use crate::spool::{CLIENT_RESPONSE, END, SpoolFolder};
 use penstock_mock::Server;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt as _;
@@ -276,6 +278,46 @@ async fn configs_hold_a_bounded_number_of_secrets() {
         let response = gateway.send(request).await;
         assert_eq!(response.status == 200, is_allowed, "{count} {length}: {} {}", response.status, response.text());
         assert!(is_allowed || response.text().contains("may hold 128 secrets with 32768 bytes"), "{}", response.text());
+    }
+}
+
+/// Body of a message in Anthropic's format, as a whole or as a stream.
+fn anthropic_body(is_stream: bool) -> String {
+    let message = |content: Value| {
+        json!({"id": "m", "type": "message", "role": "assistant", "model": "m",
+            "content": content, "stop_reason": "end_turn", "usage": {"input_tokens": 1, "output_tokens": 1}})
+    };
+    if !is_stream {
+        return message(json!([{"type": "text", "text": "ok"}])).to_string();
+    }
+    let events = [
+        json!({"type": "message_start", "message": message(json!([]))}),
+        json!({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}),
+        json!({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "ok"}}),
+        json!({"type": "content_block_stop", "index": 0}),
+        json!({"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 1}}),
+        json!({"type": "message_stop"}),
+    ];
+    events.iter().map(|event| format!("event: {}\ndata: {event}\n\n", event["type"].as_str().unwrap())).collect()
+}
+
+#[tokio::test]
+async fn translated_responses_do_not_repeat_credentials_of_tools() {
+    let tool = json!({"type": "mcp", "server_label": "crm", "server_url": "https://crm.example/mcp",
+        "authorization": SECRET, "headers": {"X-Team": SECRET}});
+    for (is_stream, kind) in [(false, "application/json"), (true, "text/event-stream")] {
+        let provider = GoldenProvider::start(200, kind, anthropic_body(is_stream).into_bytes(), 4096).await;
+        let spool = SpoolFolder::new();
+        let gateway = spool.gateway("", |_| ());
+        let config = json!({"provider": "anthropic", "api_key": "k", "custom_host": provider.server.url()});
+        let body = json!({"model": "m", "input": "hi", "tools": [tool], "stream": is_stream}).to_string();
+        let response = gateway.send(post_with_config(&config, "/v1/responses", body)).await;
+        let text = response.text();
+        assert!(response.status == 200 && text.contains("\"server_label\":\"crm\""), "{text}");
+        wait_until("the end of the record", || spool.kinds().contains(&END)).await;
+        let recorded = spool.body(CLIENT_RESPONSE);
+        assert!(recorded.contains("crm.example") && !spool.text().contains("CANARY"), "{}", spool.text());
+        assert!(!text.contains("CANARY"), "{text}");
     }
 }
 

@@ -36,7 +36,7 @@ pub const BEGIN: u8 = 1;
 pub const CLIENT_REQUEST: u8 = 2;
 const UPSTREAM_REQUEST: u8 = 3;
 const UPSTREAM_RESPONSE: u8 = 4;
-const CLIENT_RESPONSE: u8 = 5;
+pub const CLIENT_RESPONSE: u8 = 5;
 pub const END: u8 = 6;
 pub const AMEND: u8 = 7;
 

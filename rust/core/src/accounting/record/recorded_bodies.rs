@@ -123,7 +123,7 @@ impl RecordedBodies {
         if self.may_be_redacted() {
             self.client_request = ClientBody::Unchecked(body.clone());
         } else {
-            let body = mask_secrets(body.clone());
+            let body = mask_secrets(entry, body.clone());
             self.client_bytes = Some(body.clone());
             entry.add_complete_body(FrameKind::ClientRequest, body);
         }
@@ -165,7 +165,7 @@ impl RecordedBodies {
             ClientBody::Redacted(bytes) => (bytes, true),
         };
         self.hides_client_request = is_hidden;
-        let body = mask_secrets(body);
+        let body = mask_secrets(entry, body);
         self.client_bytes = Some(body.clone());
         entry.add_complete_body(FrameKind::ClientRequest, body);
     }
@@ -177,7 +177,7 @@ impl RecordedBodies {
 
     /// Stores the body that is sent upstream, for the record. Stored secrets must already be masked in it.
     pub fn set_upstream_request(&mut self, body: Bytes) {
-        self.upstream_request = self.is_recording().then(|| mask_secrets(body));
+        self.upstream_request = self.entry.as_ref().map(|entry| mask_secrets(entry, body));
     }
 
     /// Records the provider's response before it is changed. Returns the body to read in place of `body`.
@@ -223,8 +223,8 @@ impl RecordedBodies {
 }
 
 /// Masks the credentials that a request contains.
-fn mask_secrets(body: Bytes) -> Bytes {
-    body_secrets::mask_body_secrets(&body).map_or(body, Bytes::from)
+fn mask_secrets(entry: &SpoolEntry, body: Bytes) -> Bytes {
+    body_secrets::mask_recorded_part(&body, entry.body_limit()).map_or(body, Bytes::from)
 }
 
 /// Recorder of a provider's response. Holds chunks in memory until it is known that the client gets this response.

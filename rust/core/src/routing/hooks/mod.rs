@@ -19,7 +19,10 @@ mod subject;
 mod trial;
 mod unreadable;
 
-use std::sync::{Arc, LazyLock};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, LazyLock},
+};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -127,10 +130,20 @@ fn build_runner(executor: &RouteExecutor<'_>, before: &[Arc<Hook>], after: &[Arc
             let trace_id = requested.or_else(|| executor.log.trace_id.clone());
             let question_count = executor.log.details.guardrail_questions();
             let redacts = |hook: &Arc<Hook>| !hook.is_async && hook.may_redact();
-            let hides_texts = executor.log.bodies.may_be_redacted() || before.iter().chain(after).any(redacts);
+            let bodies = &executor.log.bodies;
+            let hides_texts =
+                !bodies.is_recording() || bodies.may_be_redacted() || before.iter().chain(after).any(redacts);
             ModelAccess::new(state, caller, trace_id, question_count, hides_texts, route_question)
         }),
     }
+}
+
+/// Returns the header fields that only checks may set. They are empty until a check sets them, because their hooks may
+/// be skipped.
+fn reserve_headers(before: &[Arc<Hook>]) -> Vec<(String, String)> {
+    let checks = before.iter().filter(|hook| !hook.is_async).flat_map(|hook| &hook.checks);
+    let names: BTreeSet<_> = checks.flat_map(|item| item.check.check.effects().reserved_headers).collect();
+    names.into_iter().map(|name| (name.clone(), String::new())).collect()
 }
 
 impl TargetHooks {
@@ -182,7 +195,7 @@ impl TargetHooks {
             is_streaming: prepared.is_streaming || operation.is_always_streaming(),
             metadata: executor.log.metadata.pairs().to_vec(),
             headers: executor.client_request.head.headers.clone(),
-            added_headers: Vec::new(),
+            added_headers: reserve_headers(&before),
             // Other requests have no texts that hooks read.
             unreadable: match reading.has_request_texts() {
                 true if !request.is_object() => Some(UNREADABLE_REQUEST),

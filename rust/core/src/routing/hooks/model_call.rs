@@ -50,7 +50,8 @@ pub struct ModelAccess {
     route: RouteQuestion,
     /// Number of questions that the request has caused so far, at all of its targets.
     question_count: Arc<AtomicUsize>,
-    /// True if the logs of the questions have no bodies, because guardrails redact the texts in them.
+    /// True if the logs of the questions have no bodies: guardrails redact the texts in them, or the log of the request
+    /// has no bodies either.
     hides_texts: bool,
 }
 

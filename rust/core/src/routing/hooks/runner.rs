@@ -324,15 +324,27 @@ async fn keep_all_changes(
 const MAX_DATA_TEXT_CHARS: usize = 500;
 /// Maximum bytes of data that a result shows, as JSON.
 const MAX_DATA_BYTES: usize = 16 * 1024;
+/// Maximum depth of data that a result shows. `serde_json` parses 128 levels, also those of the results around the data.
+const MAX_DATA_DEPTH: usize = 100;
 
-/// Returns the data of a result without long texts. A match or a JSON object may be as long as the body.
+/// Returns the data of a result without long texts. A match or a JSON object may be as long and as deep as the body.
 fn shorten(mut data: Value) -> Box<RawValue> {
+    let explain = |explanation: &str| to_raw_value(&json!({"explanation": explanation})).unwrap_or_default();
+    if depth_of(&data) > MAX_DATA_DEPTH {
+        return explain("the data are nested too deep to be shown");
+    }
     shorten_texts(&mut data);
     let json = to_raw_value(&data).unwrap_or_default();
-    if json.get().len() <= MAX_DATA_BYTES {
-        return json;
+    if json.get().len() <= MAX_DATA_BYTES { json } else { explain("the data are too long to be shown") }
+}
+
+/// Returns the number of nested arrays and objects.
+fn depth_of(data: &Value) -> usize {
+    match data {
+        Value::Array(items) => 1 + items.iter().map(depth_of).max().unwrap_or_default(),
+        Value::Object(fields) => 1 + fields.values().map(depth_of).max().unwrap_or_default(),
+        _ => 0,
     }
-    to_raw_value(&json!({"explanation": "the data are too long to be shown"})).unwrap_or_default()
 }
 
 fn shorten_texts(data: &mut Value) {

@@ -18,7 +18,8 @@ const UNRESTORABLE: &str = "the response has names of values that only its own r
 pub fn hooks_for_stored_output(before: &[Arc<Hook>]) -> impl Iterator<Item = Arc<Hook>> + '_ {
     before.iter().filter(|hook| !hook.is_async && hook.restores()).map(|hook| {
         let checks = hook.checks.iter().filter_map(|item| {
-            let check = Box::new(StoredNamesCheck { name_end: format!("{}}}}}", item.check.check.restoring_tag()?) });
+            let tag = item.check.check.effects().restoring_tag?;
+            let check = Box::new(StoredNamesCheck { name_end: format!("{tag}}}}}") });
             let id = item.check.id.clone();
             let check = CompiledCheck { id, stages: Stages::Output, check, fails_on_error: true, memory_bytes: 0 };
             Some(HookCheck { check, is_soft: item.is_soft })

@@ -55,14 +55,24 @@ impl HookSubject {
         }
     }
 
+    /// Sets a header field for the provider. Each field has one value: an empty one only keeps the client from setting
+    /// the field, so it does not replace the value of another check.
+    fn set_header(&mut self, name: &str, value: &str) {
+        match self.added_headers.iter_mut().find(|(known, _)| known.eq_ignore_ascii_case(name)) {
+            Some((_, known)) if value.is_empty() && !known.is_empty() => return,
+            Some((_, known)) => value.clone_into(known),
+            None => self.added_headers.push((name.to_owned(), value.to_owned())),
+        }
+        self.headers.retain(|other| !other.eq_ignore_ascii_case(name.as_bytes()));
+        self.headers.push(name.as_bytes(), value.as_bytes());
+    }
+
     /// Applies the change of a check. Returns false if that is not possible, because a stream has no body.
     pub fn apply(&mut self, change: &Change) -> bool {
         if let Change::Headers(fields) = change {
-            self.headers.retain(|name| !fields.iter().any(|(field, _)| name.eq_ignore_ascii_case(field.as_bytes())));
             for (name, value) in fields {
-                self.headers.push(name.as_bytes(), value.as_bytes());
+                self.set_header(name, value);
             }
-            self.added_headers.extend(fields.iter().cloned());
             return true;
         }
         let body = match self.stage {

@@ -19,7 +19,8 @@ use super::forwarded_headers::validate_names;
 use crate::{
     guardrails::{
         check::{
-            Change, Check, CheckError, CheckInput, CheckOutcome, CheckRow, CompileResult, Stages, read_parameters,
+            Change, Check, CheckEffects, CheckError, CheckInput, CheckOutcome, CheckRow, CompileResult, Stages,
+            read_parameters,
         },
         host_access::{CheckJob, HostAccess},
     },
@@ -59,6 +60,8 @@ struct TokenParameters {
 #[derive(Debug)]
 struct PreparedToken {
     parameters: TokenParameters,
+    /// Names of the header fields of `extract_claims`, in their order.
+    header_names: Vec<String>,
     rules: ClaimRules,
     lifetime: Lifetime,
     keys: KeySource,
@@ -107,9 +110,9 @@ impl TokenCheck {
             }
         }
         parameters.header_key = parameters.header_key.to_ascii_lowercase();
-        let names: Vec<_> = parameters.extract_claims.iter().map(|name| parameters.header_name(name)).collect();
-        validate_names(&names).map_err(|message| (".claimPrefix".to_owned(), message))?;
-        Ok(Box::new(Self(Arc::new(PreparedToken { parameters, rules, lifetime, keys }))))
+        let header_names: Vec<_> = parameters.extract_claims.iter().map(|name| parameters.header_name(name)).collect();
+        validate_names(&header_names).map_err(|message| (".claimPrefix".to_owned(), message))?;
+        Ok(Box::new(Self(Arc::new(PreparedToken { parameters, header_names, rules, lifetime, keys }))))
     }
 }
 
@@ -212,11 +215,9 @@ impl PreparedToken {
     /// Returns header fields with the values of the extracted claims. If the token lacks a claim, its field is empty,
     /// so that a client cannot set it.
     fn header_fields(&self, claims: &Map<String, Value>) -> Change {
-        let field = |name: &String| {
-            let value = claims.get(name).map(text_of_claim).unwrap_or_default();
-            (self.parameters.header_name(name), value)
-        };
-        Change::Headers(self.parameters.extract_claims.iter().map(field).collect())
+        let value = |claim: &String| claims.get(claim).map(text_of_claim).unwrap_or_default();
+        let values = self.parameters.extract_claims.iter().map(value);
+        Change::Headers(self.header_names.iter().cloned().zip(values).collect())
     }
 }
 
@@ -245,6 +246,10 @@ impl Check for TokenCheck {
             .boxed()
         };
         Some(Box::new(decide))
+    }
+
+    fn effects(&self) -> CheckEffects<'_> {
+        CheckEffects { reserved_headers: &self.0.header_names, ..CheckEffects::default() }
     }
 }
 

@@ -22,8 +22,8 @@ use self::{
 use super::{allowed_values::AllowedValues, model_questions::MAX_QUESTION_BYTES, replacement::replace_ranges};
 use crate::guardrails::{
     check::{
-        Change, Check, CheckError, CheckInput, CheckOutcome, CheckRow, CompileResult, Stage, Stages, excerpt,
-        read_parameters,
+        Change, Check, CheckEffects, CheckError, CheckInput, CheckOutcome, CheckRow, CompileResult, Stage, Stages,
+        excerpt, read_parameters,
     },
     host_access::{CheckJob, HostAccess},
     text_scope::TextScope,
@@ -311,8 +311,8 @@ impl Check for PersonalDataCheck {
         self.0.redacts
     }
 
-    fn restoring_tag(&self) -> Option<&str> {
-        self.0.restore_tag.as_deref()
+    fn effects(&self) -> CheckEffects<'_> {
+        CheckEffects { restoring_tag: self.0.restore_tag.as_deref(), ..CheckEffects::default() }
     }
 }
 

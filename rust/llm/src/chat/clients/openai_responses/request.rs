@@ -44,7 +44,7 @@ pub fn parse_request(json: &[u8]) -> Result<(ChatRequest, Fields), RequestError>
             return Err(RequestError::new(*key, "this provider does not store responses; send the complete input"));
         }
     }
-    let echo = ECHOED_FIELDS.iter().filter_map(|key| Some(((*key).to_owned(), fields.get(*key)?.clone()))).collect();
+    let echo = copy_echoed_fields(&fields);
     let mut request = ChatRequest {
         model: take_string(&mut fields, "model").unwrap_or_default(),
         stream: fields.shift_remove("stream") == Some(Value::Bool(true)),
@@ -71,6 +71,19 @@ pub fn parse_request(json: &[u8]) -> Result<(ChatRequest, Fields), RequestError>
     rename_params(&mut fields, &mut request.dropped_params);
     request.fields = fields;
     Ok((request, echo))
+}
+
+/// Copies the fields that the response repeats. Like those of `OpenAI`, its tools lack the credentials of the request, so
+/// that programs that store responses store no credentials.
+fn copy_echoed_fields(fields: &Fields) -> Fields {
+    let copy = |key: &&str| Some(((*key).to_owned(), fields.get(*key)?.clone()));
+    let mut echo: Fields = ECHOED_FIELDS.iter().filter_map(copy).collect();
+    let tools = echo.get_mut("tools").and_then(Value::as_array_mut);
+    for tool in tools.into_iter().flatten().filter_map(Value::as_object_mut) {
+        tool.shift_remove("authorization");
+        tool.shift_remove("headers");
+    }
+    echo
 }
 
 /// Renames parameters to their names in chat completions.
