@@ -99,6 +99,26 @@ fn full_node_counts_new_groups_together_and_known_ones_as_before() {
 }
 
 #[test]
+fn reading_what_is_left_gives_a_group_no_counter() {
+    let folder = std::env::temp_dir().join(format!("penstock-limiter-{:x}", fastrand::u128(..)));
+    let grouped = rule(&json!({"id": "g", "period": {"start": 1}, "limit": 3, "group_by": ["metadata.team"]}));
+    let limiter = Limiter::new(NodeCounters::full(&folder), 1, 1);
+    let left = |group: &str| {
+        let [remaining, known] =
+            [limiter.remaining(&grouped, group, NOW), limiter.known_remaining(&grouped, group, NOW)];
+        assert_eq!(remaining, known);
+        remaining.left
+    };
+    assert_eq!(left("eve"), 3);
+    assert!(!limiter.counters.has_counter("g", "eve") && !folder.exists());
+    let (hold, _) = limiter.take(grouped.clone(), "eve", 1, NOW).unwrap();
+    assert_eq!(&*hold.group, OTHER_GROUPS);
+    // Groups that share a counter see what it leaves.
+    assert_eq!((left("eve"), left("bob"), left(OTHER_GROUPS)), (2, 2, 2));
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
 fn workers_share_what_others_return() {
     let counters = || NodeCounters::new(Some(&std::env::temp_dir().join("penstock-limiter-test")));
     let id = format!("{:x}", fastrand::u128(..));
