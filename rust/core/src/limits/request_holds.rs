@@ -107,6 +107,8 @@ pub struct RequestHolds {
     interrupted: Vec<Hold>,
     /// Length of `interrupted` before the last stream broke off.
     interrupted_before: usize,
+    /// True if the current attempt only reads or stores data, so that its response costs nothing.
+    uses_nothing: bool,
     statuses: Vec<LimitStatus>,
     /// Ids of dry-run limits that would have rejected the request.
     would_reject: Vec<Box<str>>,
@@ -198,6 +200,7 @@ impl RequestHolds {
             discarded: Vec::new(),
             interrupted: Vec::new(),
             interrupted_before: 0,
+            uses_nothing: false,
             statuses: Vec::new(),
             would_reject: Vec::new(),
             rejections: Vec::new(),
@@ -217,6 +220,7 @@ impl RequestHolds {
     pub fn adopt_target(&mut self, mut other: Self, now_ms: u64) {
         self.end_attempt(now_ms);
         self.attempt.append(&mut other.attempt);
+        self.uses_nothing = other.uses_nothing;
         self.adopt_ended_attempts(&mut other, now_ms);
         self.would_reject.append(&mut other.would_reject);
         for rejection in std::mem::take(&mut other.rejections) {
@@ -249,6 +253,7 @@ impl RequestHolds {
         now_ms: u64,
     ) -> Result<(), Refusal> {
         let mut used_up = Vec::new();
+        self.uses_nothing = request.uses_nothing;
         for rules in rule_sets {
             for (index, rule) in rules.iter().enumerate() {
                 if LimitStage::for_rule(rule) == request.stage
@@ -398,8 +403,7 @@ impl RequestHolds {
         for mut hold in std::mem::take(&mut self.attempt) {
             let known = match hold.rule.measure {
                 Measure::Requests => Some(1),
-                // The request only reads or stores data.
-                _ if hold.amount == 0 => Some(0),
+                _ if self.uses_nothing => Some(0),
                 Measure::Tokens => usage.tokens,
                 Measure::Cost => usage.nanodollars,
             };

@@ -113,6 +113,20 @@ async fn denied_response_of_unknown_usage_counts_as_what_it_holds() {
 }
 
 #[tokio::test]
+async fn discarded_response_counts_for_a_used_up_dry_run_budget() {
+    for (measure, field) in [("tokens", "total_units"), ("cost", "cost_nanodollars")] {
+        let fields = json!({"type": measure, "limit": 1, "period": {"start": 1}, "dry_run": true});
+        let (_provider, gateway) = start_gateway(json!([limit("policy", "any", &fields)])).await;
+        let (_, record) = send(&gateway, &json!({"provider": "mock"}), false).await;
+        let usage = record[field].as_u64().unwrap();
+        let retried = json!({"provider": "mock", "retry": {"attempts": 2, "on_status_codes": [200]}});
+        let (status, record) = send(&gateway, &retried, false).await;
+        assert_eq!((status, record[field].as_u64()), (200, Some(usage)), "{record}");
+        assert_eq!(discarded_amount(&record), 2 * usage, "{measure}: {record}");
+    }
+}
+
+#[tokio::test]
 async fn cancelled_hedge_counts_as_what_it_holds() {
     let slow = mock_target("first_ms=30000");
     let well = mock_target("first_ms=200");
