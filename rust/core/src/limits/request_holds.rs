@@ -287,7 +287,8 @@ impl RequestHolds {
             // Results of a provider's batch may have usage, which is charged to this hold.
             let start_ms = rule.window.part_at(now_ms).start_ms;
             let remaining = self.limiter.remaining(&rule, group, now_ms);
-            self.attempt.push(Hold { rule: rule.clone(), group: group.into(), amount: 0, start_ms });
+            let group = self.limiter.counted_group(&rule, group).into();
+            self.attempt.push(Hold { rule: rule.clone(), group, amount: 0, start_ms });
             self.report(LimitStatus { rule, remaining });
             return Ok(());
         }
@@ -313,7 +314,8 @@ impl RequestHolds {
                 if rule.is_budget() {
                     // The request is sent, so its usage counts.
                     let start_ms = rule.window.part_at(now_ms).start_ms;
-                    self.holds_of(request.stage).push(Hold { rule, group: group.into(), amount: 0, start_ms });
+                    let group = self.limiter.counted_group(&rule, group).into();
+                    self.holds_of(request.stage).push(Hold { rule, group, amount: 0, start_ms });
                 }
                 return Ok(());
             }

@@ -402,6 +402,17 @@ impl ClusterLimiter {
         self.other_workers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Returns the group value under which a group is counted: its own, or `OTHER_GROUPS`. Does not count it.
+    pub fn counted_group<'g>(&self, rule: &LimitRule, group: &'g str, ledger: &NodeCounters) -> &'g str {
+        let leases = self.lock();
+        let is_shared = self.is_new_group(&leases, rule, group) && shares_counter(&leases, rule, group, ledger);
+        if is_shared { OTHER_GROUPS } else { group }
+    }
+
+    fn is_new_group(&self, leases: &ClusterLeases, rule: &LimitRule, group: &str) -> bool {
+        rule.is_grouped() && !leases.by_hash.contains_key(&self.hash(&rule.counter_id, group))
+    }
+
     fn bounded_group<'g>(
         &self,
         leases: &mut ClusterLeases,
@@ -409,16 +420,14 @@ impl ClusterLimiter {
         group: &'g str,
         ledger: &NodeCounters,
     ) -> &'g str {
-        if !rule.is_grouped() || leases.by_hash.contains_key(&self.hash(&rule.counter_id, group)) {
+        if !self.is_new_group(leases, rule, group) {
             return group;
         }
-        let count = leases.group_counts.entry(rule.counter_id.clone()).or_default();
-        // The ledger knows which groups used a budget before.
-        if *count >= MAX_GROUPS && !ledger.has_counter(&rule.counter_id, group) {
+        if shares_counter(leases, rule, group, ledger) {
             self.shared_groups.add(1);
             return OTHER_GROUPS;
         }
-        *count += 1;
+        *leases.group_counts.entry(rule.counter_id.clone()).or_default() += 1;
         group
     }
 
@@ -429,6 +438,12 @@ impl ClusterLimiter {
     fn lock(&self) -> MutexGuard<'_, ClusterLeases> {
         self.leases.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Returns true if a new group gets no counter of its own. The ledger knows which groups used a budget before.
+fn shares_counter(leases: &ClusterLeases, rule: &LimitRule, group: &str, ledger: &NodeCounters) -> bool {
+    let count = leases.group_counts.get(&rule.counter_id).copied().unwrap_or_default();
+    count >= MAX_GROUPS && !ledger.has_counter(&rule.counter_id, group)
 }
 
 /// Returns the usage of a budget in the ledger.

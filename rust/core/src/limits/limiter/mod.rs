@@ -232,6 +232,14 @@ impl Limiter {
         }
     }
 
+    /// Returns the group value under which a group is counted: its own, or `OTHER_GROUPS`. Does not count it.
+    pub fn counted_group<'g>(&self, rule: &LimitRule, group: &'g str) -> &'g str {
+        match &self.cluster {
+            Some(cluster) => cluster.counted_group(rule, group, &self.counters),
+            None => self.find_counted_group(&self.lock(), rule, group),
+        }
+    }
+
     /// Returns the group value, or `OTHER_GROUPS` if the limit or the node has too many group values. A value that was
     /// counted before keeps its counter. Otherwise, a used-up budget would count anew.
     fn bounded_group<'g>(&self, leases: &mut Leases, rule: &LimitRule, group: &'g str) -> &'g str {
