@@ -222,6 +222,7 @@ impl RequestHolds {
         self.attempt.append(&mut other.attempt);
         self.uses_nothing = other.uses_nothing;
         self.adopt_ended_attempts(&mut other, now_ms);
+        other.would_reject.retain(|id| !self.would_reject.contains(id));
         self.would_reject.append(&mut other.would_reject);
         for rejection in std::mem::take(&mut other.rejections) {
             self.record_rejection(rejection);
@@ -306,7 +307,7 @@ impl RequestHolds {
             let rejection = LimitRejection::new(&rule, group);
             if rule.is_dry_run {
                 // The same request may try again, because another limit gets more from Redis.
-                if !self.rejections.contains(&rejection) || !self.would_reject.contains(&rule.id) {
+                if !self.would_reject.contains(&rule.id) {
                     self.limiter.metrics.would_reject.add(1);
                     self.would_reject.push(rule.id.clone());
                     self.record_rejection(rejection);
