@@ -218,19 +218,24 @@ impl ClusterLimiter {
         rows.take(MAX_HELD_SHOWN).collect()
     }
 
-    /// Returns the amount that is left of a limit, as far as this worker knows.
-    pub fn remaining(&self, rule: &LimitRule, group: &str, recorded: u64, now_ms: u64) -> Remaining {
+    /// Returns the amount that is left of a limit, as far as this worker knows. Reads the ledger only if this worker has
+    /// no lease.
+    pub fn remaining(&self, rule: &LimitRule, group: &str, ledger: &NodeCounters, now_ms: u64) -> Remaining {
         let part = rule.window.part_at(now_ms);
-        let leases = self.lock();
-        let lease = leases.by_hash.get(&self.hash(&rule.counter_id, group));
-        let known = lease.filter(|lease| lease.start_ms == part.start_ms && lease.confirmed_ms > 0);
-        let left = known.map_or(rule.limit.saturating_sub(recorded), |lease| lease.left.saturating_add(lease.free));
-        Remaining {
-            left,
-            held: known.map_or(0, ClusterLease::held_by_all),
-            reset_ms: part.reset_ms,
-            is_share: known.is_some_and(|lease| lease.is_share),
-        }
+        let group = self.counted_group(rule, group, ledger);
+        let known = self.lock().by_hash.get(&self.hash(&rule.counter_id, group)).and_then(|lease| {
+            (lease.start_ms == part.start_ms && lease.confirmed_ms > 0).then(|| Remaining {
+                left: lease.left.saturating_add(lease.free),
+                held: lease.held_by_all(),
+                reset_ms: part.reset_ms,
+                is_share: lease.is_share,
+            })
+        });
+        known.unwrap_or_else(|| {
+            let recorded = ledger.read_recorded(&rule.counter_id, group, rule.window).map_or(0, |known| known.recorded);
+            let left = rule.limit.saturating_sub(recorded);
+            Remaining { left, held: 0, reset_ms: part.reset_ms, is_share: false }
+        })
     }
 
     /// Takes a new lease from Redis. While Redis is unavailable, adds this worker's share of a window that began in

@@ -203,9 +203,7 @@ impl Limiter {
     /// Returns the amount that is left of a limit, without taking anything.
     pub fn remaining(&self, rule: &LimitRule, group: &str, now_ms: u64) -> Remaining {
         if let Some(cluster) = &self.cluster {
-            let recorded =
-                self.counters.read_recorded(&rule.counter_id, group, rule.window).map_or(0, |known| known.recorded);
-            return cluster.remaining(rule, group, recorded, now_ms);
+            return cluster.remaining(rule, group, &self.counters, now_ms);
         }
         let leases = self.lock();
         // A group without a counter of its own gets none by being read.
