@@ -21,7 +21,7 @@ from penstock.store.limit_tables import limit_usage, usage_limits_policies
 from penstock.store.tables import api_keys, providers, workspaces
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 
     from sqlalchemy import Table
     from sqlalchemy.ext.asyncio import AsyncConnection
@@ -94,14 +94,16 @@ class Alert(NamedTuple):
         }
 
 
-async def mark_used_groups(services: Services, limit_ids: Collection[str]) -> list[Alert]:
-    """Marks the groups of these budgets that reached the threshold or the limit in the current period, and returns an
-    alert for each. Ignores ids that are no budgets. The id of an owner, such as `api_key:…`, stands for all its budgets.
+async def mark_used_groups(services: Services, limit_ids: Collection[str]) -> AsyncIterator[list[Alert]]:
+    """Marks the groups of these budgets that reached the threshold or the limit in the current period. Yields the
+    alerts of each transaction, because they are not found again if a later one fails. Ignores ids that are no budgets.
+    The id of an owner, such as `api_key:…`, stands for all its budgets.
     """
-    alerts: list[Alert] = []
     for limit in await _load_limits(services, limit_ids):
-        alerts += await _mark_groups(services, limit)
-    return alerts
+        has_more = True
+        while has_more:
+            alerts, has_more = await _mark_groups(services, limit)
+            yield alerts
 
 
 async def _load_limits(services: Services, limit_ids: Collection[str]) -> list[AlertedLimit]:
@@ -164,7 +166,8 @@ def _to_amounts(type_: str, limit: Mapping[str, Any]) -> tuple[int, int | None]:
     return MAX_LIMIT if maximum is None else to_units(type_, maximum), None if alert is None else to_units(type_, alert)
 
 
-async def _mark_groups(services: Services, limit: AlertedLimit) -> list[Alert]:
+async def _mark_groups(services: Services, limit: AlertedLimit) -> tuple[list[Alert], bool]:
+    """Marks at most `MAX_MARKED` groups of a budget. Returns their alerts, and whether there may be more groups."""
     used = limit_usage.c[USAGE_COLUMNS[limit.type]]
     conditions = [
         (used >= limit.limit) & (limit_usage.c.status == ACTIVE),
@@ -182,7 +185,7 @@ async def _mark_groups(services: Services, limit: AlertedLimit) -> list[Alert]:
     )
     async with services.database.read_connection() as connection:
         if not (await connection.execute(query.limit(1))).all():
-            return []
+            return [], False
     caller = Caller(id=limit.owner_id, type="schedule", organisation_id=limit.organisation_id)
     alerts: list[Alert] = []
     async with services.write_session_as(caller, RequestInfo("POST", limit.path, "", "", "")) as session:
@@ -209,4 +212,4 @@ async def _mark_groups(services: Services, limit: AlertedLimit) -> list[Alert]:
     for alert in alerts:
         subject = "is exhausted" if alert.is_exhausted else "has reached its alert threshold"
         log.warning("the budget of the %s %s %s for %r", limit.kind, limit.name, subject, alert.value_key)
-    return alerts
+    return alerts, len(rows) == MAX_MARKED

@@ -108,6 +108,25 @@ impl NodeCounters {
         }
     }
 
+    /// Returns the counter of a limit and a group value, without creating or changing it. A counter that does not exist
+    /// is returned as an unused one.
+    ///
+    /// # Errors
+    /// If the file cannot be read or locked in time.
+    pub fn read(&self, limit_id: &str, group: &str) -> io::Result<UsageCounter> {
+        let name = counter_name(limit_id, group);
+        match self {
+            Self::Memory(counters) => {
+                let counters = counters.lock().unwrap_or_else(PoisonError::into_inner);
+                Ok(counters.get(&name).cloned().unwrap_or_default())
+            }
+            Self::Folder(folder) => {
+                let file = folder.lock_file(&counter_path(&folder.path, name), false)?;
+                file.map_or_else(|| Ok(UsageCounter::default()), |file| read_counter(&file))
+            }
+        }
+    }
+
     /// Sets the usage of a budget according to the ledger, for the period that starts at `start_ms`.
     ///
     /// # Errors
@@ -154,18 +173,8 @@ impl NodeCounters {
     /// # Errors
     /// Same errors as `update`.
     pub fn read_recorded(&self, limit_id: &str, group: &str, window: LimitWindow) -> io::Result<RecordedUsage> {
-        let name = counter_name(limit_id, group);
         let start_ms = window.part_at(now_ms()).start_ms;
-        match self {
-            Self::Memory(counters) => {
-                let counters = counters.lock().unwrap_or_else(PoisonError::into_inner);
-                Ok(counters.get(&name).map_or_else(RecordedUsage::default, |counter| counter.recorded_in(start_ms)))
-            }
-            Self::Folder(folder) => {
-                let file = folder.lock_file(&counter_path(&folder.path, name), false)?;
-                file.map_or(Ok(RecordedUsage::default()), |file| Ok(read_counter(&file)?.recorded_in(start_ms)))
-            }
-        }
+        Ok(self.read(limit_id, group)?.recorded_in(start_ms))
     }
 
     /// Removes the counters of past windows. Returns their number.

@@ -107,6 +107,8 @@ pub struct RequestHolds {
     interrupted: Vec<Hold>,
     /// Length of `interrupted` before the last stream broke off.
     interrupted_before: usize,
+    /// True if the current attempt only reads or stores data, so that its response costs nothing.
+    uses_nothing: bool,
     statuses: Vec<LimitStatus>,
     /// Ids of dry-run limits that would have rejected the request.
     would_reject: Vec<Box<str>>,
@@ -198,6 +200,7 @@ impl RequestHolds {
             discarded: Vec::new(),
             interrupted: Vec::new(),
             interrupted_before: 0,
+            uses_nothing: false,
             statuses: Vec::new(),
             would_reject: Vec::new(),
             rejections: Vec::new(),
@@ -217,7 +220,9 @@ impl RequestHolds {
     pub fn adopt_target(&mut self, mut other: Self, now_ms: u64) {
         self.end_attempt(now_ms);
         self.attempt.append(&mut other.attempt);
+        self.uses_nothing = other.uses_nothing;
         self.adopt_ended_attempts(&mut other, now_ms);
+        other.would_reject.retain(|id| !self.would_reject.contains(id));
         self.would_reject.append(&mut other.would_reject);
         for rejection in std::mem::take(&mut other.rejections) {
             self.record_rejection(rejection);
@@ -249,6 +254,7 @@ impl RequestHolds {
         now_ms: u64,
     ) -> Result<(), Refusal> {
         let mut used_up = Vec::new();
+        self.uses_nothing = request.uses_nothing;
         for rules in rule_sets {
             for (index, rule) in rules.iter().enumerate() {
                 if LimitStage::for_rule(rule) == request.stage
@@ -282,7 +288,8 @@ impl RequestHolds {
             // Results of a provider's batch may have usage, which is charged to this hold.
             let start_ms = rule.window.part_at(now_ms).start_ms;
             let remaining = self.limiter.remaining(&rule, group, now_ms);
-            self.attempt.push(Hold { rule: rule.clone(), group: group.into(), amount: 0, start_ms });
+            let group = self.limiter.counted_group(&rule, group).into();
+            self.attempt.push(Hold { rule: rule.clone(), group, amount: 0, start_ms });
             self.report(LimitStatus { rule, remaining });
             return Ok(());
         }
@@ -300,7 +307,7 @@ impl RequestHolds {
             let rejection = LimitRejection::new(&rule, group);
             if rule.is_dry_run {
                 // The same request may try again, because another limit gets more from Redis.
-                if !self.rejections.contains(&rejection) || !self.would_reject.contains(&rule.id) {
+                if !self.would_reject.contains(&rule.id) {
                     self.limiter.metrics.would_reject.add(1);
                     self.would_reject.push(rule.id.clone());
                     self.record_rejection(rejection);
@@ -308,7 +315,8 @@ impl RequestHolds {
                 if rule.is_budget() {
                     // The request is sent, so its usage counts.
                     let start_ms = rule.window.part_at(now_ms).start_ms;
-                    self.holds_of(request.stage).push(Hold { rule, group: group.into(), amount: 0, start_ms });
+                    let group = self.limiter.counted_group(&rule, group).into();
+                    self.holds_of(request.stage).push(Hold { rule, group, amount: 0, start_ms });
                 }
                 return Ok(());
             }
@@ -398,8 +406,7 @@ impl RequestHolds {
         for mut hold in std::mem::take(&mut self.attempt) {
             let known = match hold.rule.measure {
                 Measure::Requests => Some(1),
-                // The request only reads or stores data.
-                _ if hold.amount == 0 => Some(0),
+                _ if self.uses_nothing => Some(0),
                 Measure::Tokens => usage.tokens,
                 Measure::Cost => usage.nanodollars,
             };

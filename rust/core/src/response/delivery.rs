@@ -73,6 +73,8 @@ pub struct UpstreamResponse {
     pub client_rewriter: Option<Box<dyn RewriteForClient>>,
     /// Usage of the provider's response, if a guardrail denied it, so that this response replaces it.
     pub replaced_usage: Option<Box<Usage>>,
+    /// True if this is the denial of a response that the provider bills, even if its usage is not known.
+    pub is_replacement: bool,
 }
 
 impl UpstreamResponse {
@@ -85,6 +87,7 @@ impl UpstreamResponse {
             upgraded: None,
             client_rewriter: None,
             replaced_usage: None,
+            is_replacement: false,
         }
     }
 

@@ -66,12 +66,16 @@ fn is_billed(response: &UpstreamResponse) -> bool {
     response.is_success() || response.status() == DENIED_STATUS
 }
 
-/// Stores the usage of a response that a guardrail replaced, so that the record has it.
+/// Stores the usage of a response that a guardrail replaced, so that the record has it. If nobody knows that usage, the
+/// attempt ends here and counts as what it holds.
 pub(super) fn record_replaced(log: &mut RequestLog, response: &UpstreamResponse) {
     if let Some(usage) = &response.replaced_usage
         && log.provider_usage().is_none()
     {
         log.response_report.get_or_insert_default().set_usage(**usage);
+    }
+    if response.is_replacement && log.provider_usage().is_none() {
+        DiscardedResponse { is_billed: true, usage: None }.charge(log);
     }
 }
 

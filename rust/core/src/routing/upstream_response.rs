@@ -232,7 +232,12 @@ impl UpstreamResponse {
     /// Returns this denial with the usage of the response that it replaces. `framing` is that of a stream.
     pub(crate) fn replacing(mut self, bytes: &[u8], operation: Operation, framing: Option<StreamFraming>) -> Self {
         self.replaced_usage = read_usage(bytes, self.api_format, operation, framing).map(Box::new);
-        self
+        self.replacing_unread()
+    }
+
+    /// Returns this denial as that of a response whose usage cannot be read.
+    pub(crate) fn replacing_unread(self) -> Self {
+        Self { is_replacement: true, ..self }
     }
 
     /// Returns the usage of a response that was read completely.

@@ -7,7 +7,9 @@ use std::{
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
+        mpsc,
     },
+    thread,
     time::{Duration, Instant},
 };
 
@@ -346,6 +348,26 @@ impl Drop for KillableWorker {
     fn drop(&mut self) {
         drop(std::fs::remove_dir_all(&self.folder));
     }
+}
+
+#[tokio::test]
+async fn worker_with_a_lease_reads_no_counter_of_the_node() {
+    let server = RedisServer::start().await;
+    let mut worker = KillableWorker::start(&server.url()).await;
+    let limiter = worker.restart();
+    let (rule, ledger) = (budget(1000, "soft"), NodeCounters::new(None));
+    admit(&limiter, &rule, 10).await.unwrap();
+    let cluster = limiter.cluster().unwrap();
+    let NodeCounters::Memory(counters) = &ledger else { unreachable!() };
+    let (sender, receiver) = mpsc::channel();
+    let remaining = thread::scope(|scope| {
+        let locked_counters = counters.lock().unwrap();
+        scope.spawn(|| sender.send(cluster.remaining(&rule, "", &ledger, now_ms())).unwrap());
+        let remaining = receiver.recv_timeout(Duration::from_secs(10));
+        drop(locked_counters);
+        remaining
+    });
+    assert_eq!(remaining.expect("it waits for the counters").left, 990);
 }
 
 fn second(id: &str, sliding: bool) -> RuleRef {

@@ -90,6 +90,43 @@ async fn each_response_that_is_not_used_counts_once() {
 }
 
 #[tokio::test]
+async fn denied_response_of_unknown_usage_counts_as_what_it_holds() {
+    for measure in ["tokens", "cost"] {
+        let (provider, gateway) = start(measure, "soft").await;
+        // The body is compressed, or has no usage.
+        for behaviour in ["fault=gzip", "usage=false"] {
+            for (is_stream, calls) in [(false, 1), (true, 1), (false, 2)] {
+                let mut config = mock_target(behaviour);
+                config["output_guardrails"] = denies_all();
+                config["retry"] = json!({"attempts": calls - 1, "on_status_codes": [446]});
+                provider.clear_ledger();
+                let before = left(&gateway, measure).await;
+                let (status, record) = send(&gateway, &config, is_stream).await;
+                wait_for_ledger_entries(&provider, calls).await;
+                assert_eq!(status, 446, "{behaviour} {is_stream}: {record}");
+                let counted = discarded_amount(&record);
+                assert!(counted > 0, "{behaviour} {is_stream} {calls}: {record}");
+                assert_eq!(left(&gateway, measure).await, before - counted, "{behaviour} {is_stream} {calls}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn discarded_response_counts_for_a_used_up_dry_run_budget() {
+    for (measure, field) in [("tokens", "total_units"), ("cost", "cost_nanodollars")] {
+        let fields = json!({"type": measure, "limit": 1, "period": {"start": 1}, "dry_run": true});
+        let (_provider, gateway) = start_gateway(json!([limit("policy", "any", &fields)])).await;
+        let (_, record) = send(&gateway, &json!({"provider": "mock"}), false).await;
+        let usage = record[field].as_u64().unwrap();
+        let retried = json!({"provider": "mock", "retry": {"attempts": 2, "on_status_codes": [200]}});
+        let (status, record) = send(&gateway, &retried, false).await;
+        assert_eq!((status, record[field].as_u64()), (200, Some(usage)), "{record}");
+        assert_eq!(discarded_amount(&record), 2 * usage, "{measure}: {record}");
+    }
+}
+
+#[tokio::test]
 async fn cancelled_hedge_counts_as_what_it_holds() {
     let slow = mock_target("first_ms=30000");
     let well = mock_target("first_ms=200");

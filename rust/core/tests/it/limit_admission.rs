@@ -184,6 +184,30 @@ async fn dry_run_counts_and_admits() {
 }
 
 #[tokio::test]
+async fn record_names_each_dry_run_limit_once() {
+    let fields = json!({"type": "tokens", "limit": 0, "period": {"start": 1}, "dry_run": true});
+    let limits: Vec<_> = (0..6).map(|number| limit("policy", &format!("p{number}"), &fields)).collect();
+    let (provider, gateway) = start_gateway(limits.into()).await;
+    let target = json!({"provider": "mock"});
+    let slow = mock_target("first_ms=30000");
+    let strategy = json!({"mode": "fallback", "hedge": {"after_ms": 20, "max_ratio": 1}});
+    for config in [
+        json!({"provider": "mock", "retry": {"attempts": 1, "on_status_codes": [200]}}),
+        json!({"strategy": strategy, "targets": [slow, target]}),
+    ] {
+        let request = TestRequest::new("POST", CHAT_PATH).header("x-gateway-api-key", "pk");
+        let request =
+            request.header("content-type", "application/json").header("x-gateway-config", &config.to_string());
+        let response = gateway.send(request.body(chat_body("mock", false))).await;
+        wait_for_ledger_entries(&provider, 2).await;
+        provider.clear_ledger();
+        let record = gateway.single_record();
+        let names = record["limits"]["would_reject"].as_array().map(Vec::len);
+        assert_eq!((response.status, names), (200, Some(6)), "{record}");
+    }
+}
+
+#[tokio::test]
 async fn responses_without_an_attempt_show_what_is_left() {
     let fields = json!({"type": "tokens", "limit": 1_000_000, "period": {"start": 1}});
     let (provider, gateway) = start_gateway(json!([limit("policy", "any", &fields)])).await;

@@ -218,19 +218,24 @@ impl ClusterLimiter {
         rows.take(MAX_HELD_SHOWN).collect()
     }
 
-    /// Returns the amount that is left of a limit, as far as this worker knows.
-    pub fn remaining(&self, rule: &LimitRule, group: &str, recorded: u64, now_ms: u64) -> Remaining {
+    /// Returns the amount that is left of a limit, as far as this worker knows. Reads the ledger only if this worker has
+    /// no lease.
+    pub fn remaining(&self, rule: &LimitRule, group: &str, ledger: &NodeCounters, now_ms: u64) -> Remaining {
         let part = rule.window.part_at(now_ms);
-        let leases = self.lock();
-        let lease = leases.by_hash.get(&self.hash(&rule.counter_id, group));
-        let known = lease.filter(|lease| lease.start_ms == part.start_ms && lease.confirmed_ms > 0);
-        let left = known.map_or(rule.limit.saturating_sub(recorded), |lease| lease.left.saturating_add(lease.free));
-        Remaining {
-            left,
-            held: known.map_or(0, ClusterLease::held_by_all),
-            reset_ms: part.reset_ms,
-            is_share: known.is_some_and(|lease| lease.is_share),
-        }
+        let group = self.counted_group(rule, group, ledger);
+        let known = self.lock().by_hash.get(&self.hash(&rule.counter_id, group)).and_then(|lease| {
+            (lease.start_ms == part.start_ms && lease.confirmed_ms > 0).then(|| Remaining {
+                left: lease.left.saturating_add(lease.free),
+                held: lease.held_by_all(),
+                reset_ms: part.reset_ms,
+                is_share: lease.is_share,
+            })
+        });
+        known.unwrap_or_else(|| {
+            let recorded = ledger.read_recorded(&rule.counter_id, group, rule.window).map_or(0, |known| known.recorded);
+            let left = rule.limit.saturating_sub(recorded);
+            Remaining { left, held: 0, reset_ms: part.reset_ms, is_share: false }
+        })
     }
 
     /// Takes a new lease from Redis. While Redis is unavailable, adds this worker's share of a window that began in
@@ -402,6 +407,17 @@ impl ClusterLimiter {
         self.other_workers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Returns the group value under which a group is counted: its own, or `OTHER_GROUPS`. Does not count it.
+    pub fn counted_group<'g>(&self, rule: &LimitRule, group: &'g str, ledger: &NodeCounters) -> &'g str {
+        let leases = self.lock();
+        let is_shared = self.is_new_group(&leases, rule, group) && shares_counter(&leases, rule, group, ledger);
+        if is_shared { OTHER_GROUPS } else { group }
+    }
+
+    fn is_new_group(&self, leases: &ClusterLeases, rule: &LimitRule, group: &str) -> bool {
+        rule.is_grouped() && !leases.by_hash.contains_key(&self.hash(&rule.counter_id, group))
+    }
+
     fn bounded_group<'g>(
         &self,
         leases: &mut ClusterLeases,
@@ -409,16 +425,14 @@ impl ClusterLimiter {
         group: &'g str,
         ledger: &NodeCounters,
     ) -> &'g str {
-        if !rule.is_grouped() || leases.by_hash.contains_key(&self.hash(&rule.counter_id, group)) {
+        if !self.is_new_group(leases, rule, group) {
             return group;
         }
-        let count = leases.group_counts.entry(rule.counter_id.clone()).or_default();
-        // The ledger knows which groups used a budget before.
-        if *count >= MAX_GROUPS && !ledger.has_counter(&rule.counter_id, group) {
+        if shares_counter(leases, rule, group, ledger) {
             self.shared_groups.add(1);
             return OTHER_GROUPS;
         }
-        *count += 1;
+        *leases.group_counts.entry(rule.counter_id.clone()).or_default() += 1;
         group
     }
 
@@ -429,6 +443,12 @@ impl ClusterLimiter {
     fn lock(&self) -> MutexGuard<'_, ClusterLeases> {
         self.leases.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Returns true if a new group gets no counter of its own. The ledger knows which groups used a budget before.
+fn shares_counter(leases: &ClusterLeases, rule: &LimitRule, group: &str, ledger: &NodeCounters) -> bool {
+    let count = leases.group_counts.get(&rule.counter_id).copied().unwrap_or_default();
+    count >= MAX_GROUPS && !ledger.has_counter(&rule.counter_id, group)
 }
 
 /// Returns the usage of a budget in the ledger.

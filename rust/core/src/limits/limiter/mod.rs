@@ -203,18 +203,19 @@ impl Limiter {
     /// Returns the amount that is left of a limit, without taking anything.
     pub fn remaining(&self, rule: &LimitRule, group: &str, now_ms: u64) -> Remaining {
         if let Some(cluster) = &self.cluster {
-            let recorded =
-                self.counters.read_recorded(&rule.counter_id, group, rule.window).map_or(0, |known| known.recorded);
-            return cluster.remaining(rule, group, recorded, now_ms);
+            return cluster.remaining(rule, group, &self.counters, now_ms);
         }
         let leases = self.lock();
+        // A group without a counter of its own gets none by being read.
+        let group = self.find_counted_group(&leases, rule, group);
         let part = rule.window.part_at(now_ms);
         let lease =
             leases.by_hash.get(&self.hash(&rule.counter_id, group)).filter(|lease| lease.start_ms == part.start_ms);
         let own = lease.map_or(0, |lease| lease.free);
-        let counted = self.counters.update(&rule.counter_id, group, rule.window, |counter| {
-            (counter.left(rule.window, now_ms, rule.limit), counter.held_by_others(self.worker))
-        });
+        let counted = self
+            .counters
+            .read(&rule.counter_id, group)
+            .map(|mut counter| (counter.left(rule.window, now_ms, rule.limit), counter.held_by_others(self.worker)));
         let known = || {
             let left = lease.map_or(rule.limit / self.worker_count, |lease| lease.left);
             (left, lease.map_or(0, |lease| lease.held_by_others))
@@ -229,20 +230,42 @@ impl Limiter {
         }
     }
 
+    /// Returns the group value under which a group is counted: its own, or `OTHER_GROUPS`. Does not count it.
+    pub fn counted_group<'g>(&self, rule: &LimitRule, group: &'g str) -> &'g str {
+        match &self.cluster {
+            Some(cluster) => cluster.counted_group(rule, group, &self.counters),
+            None => self.find_counted_group(&self.lock(), rule, group),
+        }
+    }
+
     /// Returns the group value, or `OTHER_GROUPS` if the limit or the node has too many group values. A value that was
     /// counted before keeps its counter. Otherwise, a used-up budget would count anew.
     fn bounded_group<'g>(&self, leases: &mut Leases, rule: &LimitRule, group: &'g str) -> &'g str {
-        if !rule.is_grouped() || leases.by_hash.contains_key(&self.hash(&rule.counter_id, group)) {
+        if !self.is_new_group(leases, rule, group) {
             return group;
         }
-        let count = leases.group_counts.entry(rule.counter_id.clone()).or_default();
-        let is_full = *count >= MAX_GROUPS || self.counters.is_full();
-        if is_full && !self.counters.has_counter(&rule.counter_id, group) {
+        if self.shares_counter(leases, rule, group) {
             self.metrics.shared_groups.add(1);
             return OTHER_GROUPS;
         }
-        *count += 1;
+        *leases.group_counts.entry(rule.counter_id.clone()).or_default() += 1;
         group
+    }
+
+    /// Returns the group value under which a group is counted, without counting it.
+    fn find_counted_group<'g>(&self, leases: &Leases, rule: &LimitRule, group: &'g str) -> &'g str {
+        let is_shared = self.is_new_group(leases, rule, group) && self.shares_counter(leases, rule, group);
+        if is_shared { OTHER_GROUPS } else { group }
+    }
+
+    fn is_new_group(&self, leases: &Leases, rule: &LimitRule, group: &str) -> bool {
+        rule.is_grouped() && !leases.by_hash.contains_key(&self.hash(&rule.counter_id, group))
+    }
+
+    /// Returns true if a new group gets no counter of its own.
+    fn shares_counter(&self, leases: &Leases, rule: &LimitRule, group: &str) -> bool {
+        let count = leases.group_counts.get(&rule.counter_id).copied().unwrap_or_default();
+        (count >= MAX_GROUPS || self.counters.is_full()) && !self.counters.has_counter(&rule.counter_id, group)
     }
 
     fn hash(&self, counter_id: &str, group: &str) -> u64 {

@@ -3,7 +3,14 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::limits::{hold::Remaining, rule::WorkspaceLimits};
+use crate::{
+    accounting::record::metadata::Metadata,
+    limits::{
+        hold::Remaining,
+        request_holds::{ExhaustedLimits, HoldRequest, LimitStage, RequestHolds},
+        rule::{LimitSubject, ObjectNames, WorkspaceLimits},
+    },
+};
 
 const NOW: u64 = 1_795_612_440_000;
 
@@ -94,6 +101,70 @@ fn full_node_counts_new_groups_together_and_known_ones_as_before() {
         assert!(other.is_err() || other.is_ok_and(|group| &*group == OTHER_GROUPS));
         assert!(limiter.take(grouped.clone(), "eve", 1, NOW).is_err());
         assert_eq!(limiter.metrics.shared_groups.get(), 2);
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn reading_what_is_left_gives_a_group_no_counter() {
+    let folder = std::env::temp_dir().join(format!("penstock-limiter-{:x}", fastrand::u128(..)));
+    let grouped = rule(&json!({"id": "g", "period": {"start": 1}, "limit": 3, "group_by": ["metadata.team"]}));
+    let limiter = Limiter::new(NodeCounters::full(&folder), 1, 1);
+    let left = |group: &str| {
+        let [remaining, known] =
+            [limiter.remaining(&grouped, group, NOW), limiter.known_remaining(&grouped, group, NOW)];
+        assert_eq!(remaining, known);
+        remaining.left
+    };
+    assert_eq!(left("eve"), 3);
+    assert!(!limiter.counters.has_counter("g", "eve") && !folder.exists());
+    let (hold, _) = limiter.take(grouped.clone(), "eve", 1, NOW).unwrap();
+    assert_eq!(&*hold.group, OTHER_GROUPS);
+    // Groups that share a counter see what it leaves.
+    assert_eq!((left("eve"), left("bob"), left(OTHER_GROUPS)), (2, 2, 2));
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// Takes one unit of a limit as a request with this API key does.
+fn hold_for_key(limiter: &Arc<Limiter>, rule: &RuleRef, key: &str, uses_nothing: bool) -> RequestHolds {
+    let mut holds = RequestHolds::new(Arc::clone(limiter));
+    let subject = LimitSubject {
+        api_key: Some(ObjectNames { slug: key, id: key }),
+        workspace: None,
+        metadata: &Metadata::default(),
+        config: None,
+        prompt: None,
+        endpoint_type: "chatComplete",
+        target: None,
+    };
+    let request = HoldRequest {
+        stage: LimitStage::for_rule(rule),
+        subject: &subject,
+        amount: &|_, _, _| 1,
+        uses_nothing,
+        exhausted: &ExhaustedLimits::all(),
+    };
+    holds.take_all([&rule.rules], &request, NOW).unwrap();
+    holds
+}
+
+#[test]
+fn requests_without_a_hold_are_charged_to_the_group_that_counts_them() {
+    let folder = std::env::temp_dir().join(format!("penstock-limiter-{:x}", fastrand::u128(..)));
+    for measure in ["requests", "tokens"] {
+        let rule = rule(&json!({"id": format!("g-{measure}"), "period": {"start": 1}, "limit": 1, "type": measure,
+            "group_by": ["api_key"], "dry_run": true}));
+        for (counters, expected) in
+            [(NodeCounters::full(&folder), [OTHER_GROUPS; 3]), (NodeCounters::new(None), ["eve", "bob", "bob"])]
+        {
+            let limiter = Arc::new(Limiter::new(counters, 1, 1));
+            // The second one gets nothing of the counter that both share, and the third one only reads data.
+            let groups = [("eve", false), ("bob", false), ("bob", true)].map(|(key, uses_nothing)| {
+                let holds = hold_for_key(&limiter, &rule, key, uses_nothing);
+                holds.budget_uses().map(|budget| budget.group.to_owned()).collect::<Vec<_>>()
+            });
+            assert_eq!(groups, expected.map(|group| vec![group.to_owned()]), "{measure}");
+        }
     }
     std::fs::remove_dir_all(&folder).unwrap();
 }

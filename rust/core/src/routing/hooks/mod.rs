@@ -492,7 +492,7 @@ impl TargetHooks {
             let denied_by = denying(&results).cloned();
             self.results.lock().after = results;
             if let Some(denied_by) = denied_by {
-                return self.deny(executor.state, &denied_by, response.api_format);
+                return self.deny(executor.state, &denied_by, response.api_format).replacing_unread();
             }
         }
         if response.is_success() && self.results.lock().has_failed() {
