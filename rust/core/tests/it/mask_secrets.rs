@@ -298,7 +298,8 @@ fn anthropic_body(is_stream: bool) -> String {
         json!({"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 1}}),
         json!({"type": "message_stop"}),
     ];
-    events.iter().map(|event| format!("event: {}\ndata: {event}\n\n", event["type"].as_str().unwrap())).collect()
+    let text = |event: &Value| format!("event: {}\ndata: {event}\n\n", event["type"].as_str().unwrap());
+    events.iter().map(text).collect::<Vec<_>>().concat()
 }
 
 #[tokio::test]
