@@ -21,7 +21,7 @@ from penstock.store.limit_tables import limit_usage, usage_limits_policies
 from penstock.store.tables import api_keys, providers, workspaces
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 
     from sqlalchemy import Table
     from sqlalchemy.ext.asyncio import AsyncConnection
@@ -94,14 +94,13 @@ class Alert(NamedTuple):
         }
 
 
-async def mark_used_groups(services: Services, limit_ids: Collection[str]) -> list[Alert]:
-    """Marks the groups of these budgets that reached the threshold or the limit in the current period, and returns an
-    alert for each. Ignores ids that are no budgets. The id of an owner, such as `api_key:…`, stands for all its budgets.
+async def mark_used_groups(services: Services, limit_ids: Collection[str]) -> AsyncIterator[list[Alert]]:
+    """Marks the groups of these budgets that reached the threshold or the limit in the current period. Yields the
+    alerts of each budget once they are marked, because they are not found again if a later budget fails. Ignores ids
+    that are no budgets. The id of an owner, such as `api_key:…`, stands for all its budgets.
     """
-    alerts: list[Alert] = []
     for limit in await _load_limits(services, limit_ids):
-        alerts += await _mark_groups(services, limit)
-    return alerts
+        yield await _mark_groups(services, limit)
 
 
 async def _load_limits(services: Services, limit_ids: Collection[str]) -> list[AlertedLimit]:

@@ -247,10 +247,10 @@ class UsageLedger:
             return
         marked, self._unmarked = self._unmarked, set[str]()
         try:
-            alerts = await mark_used_groups(self._services, marked)
-            self.webhook.add(alerts)
-            self._figures.limit_alerts += len(alerts)
-            self._figures.dropped_limit_alerts = self.webhook.dropped
+            async for alerts in mark_used_groups(self._services, marked):
+                self.webhook.add(alerts)
+                self._figures.limit_alerts += len(alerts)
+                self._figures.dropped_limit_alerts = self.webhook.dropped
         except UnavailableError:
             self._unmarked |= marked
             raise

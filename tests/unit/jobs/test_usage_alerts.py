@@ -26,9 +26,10 @@ from penstock.store.tables import audit_log
 from tests.unit.resources.management_api import management_client
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
+    from penstock.jobs.usage_alerts import Alert, AlertedLimit
     from penstock.kit.tenant_session import Services
     from tests.unit.resources.management_api import ManagementClient
 
@@ -96,6 +97,10 @@ async def set_usage(services: Services, limit_id: str, requests: int, *, is_past
             await connection.execute(insert(limit_usage).values(id=new_id(), **row, **flags, **counts))
 
 
+async def mark_all(services: Services, *limit_ids: str) -> list[Alert]:
+    return [alert async for alerts in mark_used_groups(services, limit_ids) for alert in alerts]
+
+
 def test_each_alert_of_a_key_is_sent_once(bootstrapped_url: Secret):
     async def run() -> None:
         async with management_client(bootstrapped_url) as api:
@@ -105,7 +110,7 @@ def test_each_alert_of_a_key_is_sent_once(bootstrapped_url: Secret):
 
             async def mark(requests: int) -> list[str]:
                 await set_usage(services, limit_id, requests)
-                return [alert.to_json()["event"] for alert in await mark_used_groups(services, [limit_id])]
+                return [alert.to_json()["event"] for alert in await mark_all(services, limit_id)]
 
             assert await mark(4) == []
             assert [await mark(5), await mark(6)] == [["limit.threshold"], []]
@@ -125,11 +130,11 @@ def test_past_periods_send_no_alerts(bootstrapped_url: Secret):
             limit_id = f"api_key:{await create_key(api)}:usage:requests:"
             await set_usage(services, limit_id, 100, is_past=True)
             await set_usage(services, limit_id, 4)
-            assert await mark_used_groups(services, [limit_id]) == []
+            assert await mark_all(services, limit_id) == []
             async with services.database.read_connection() as connection:
                 assert list((await connection.execute(select(limit_usage.c.status))).scalars()) == ["active"] * 2
             await set_usage(services, limit_id, 10)
-            assert [alert.used for alert in await mark_used_groups(services, [limit_id])] == [10]
+            assert [alert.used for alert in await mark_all(services, limit_id)] == [10]
 
     asyncio.run(run())
 
@@ -198,7 +203,7 @@ def test_budgets_of_workspaces_at_integrations_send_alerts(bootstrapped_url: Sec
 
             async def mark(requests: int) -> list[dict[str, Any]]:
                 await set_usage(services, limit_id, requests)
-                return [alert.to_json() for alert in await mark_used_groups(services, [limit_id])]
+                return [alert.to_json() for alert in await mark_all(services, limit_id)]
 
             (alert,) = await mark(5)
             assert (alert["event"], alert["kind"], alert["owner_name"]) == ("limit.threshold", "integration", "i")
@@ -224,12 +229,12 @@ def test_groups_that_cannot_be_marked_are_tried_again(
             ledger = UsageLedger(Settings(records=Records(path=str(tmp_path / "records.jsonl"))), services)
             requested: list[set[str]] = []
 
-            async def mark(_services: Services, ids: set[str]) -> list[Any]:
+            async def mark(_services: Services, ids: set[str]) -> AsyncIterator[list[Alert]]:
                 requested.append(set(ids))
                 if len(requested) == 1:
                     message = "the store is away"
                     raise UnavailableError(message)
-                return []
+                yield []
 
             monkeypatch.setattr(usage_ledger, "mark_used_groups", mark)
             with pytest.raises(UnavailableError):
@@ -237,6 +242,39 @@ def test_groups_that_cannot_be_marked_are_tried_again(
             await ledger.mark_groups()
             await ledger.mark_groups()
             assert requested == [{limit_id}, {limit_id}]
+
+    asyncio.run(run())
+
+
+def test_alerts_of_one_budget_are_sent_if_another_cannot_be_marked(
+    bootstrapped_url: Secret, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async def run() -> None:
+        async with management_client(bootstrapped_url) as api:
+            services: Services = api.app.state["services"]
+            keys = [await create_key(api), await create_key(api)]
+            for key_id in keys:
+                await set_usage(services, f"api_key:{key_id}:usage:requests:", 10)
+            ledger = UsageLedger(Settings(records=Records(path=str(tmp_path / "records.jsonl"))), services)
+            sent: list[str] = []
+            monkeypatch.setattr(ledger.webhook, "add", lambda alerts: sent.extend(a.limit.owner_id for a in alerts))
+            mark_groups, marked = usage_alerts._mark_groups, list[str]()
+
+            async def mark(services: Services, limit: AlertedLimit) -> list[Alert]:
+                marked.append(limit.owner_id)
+                if len(marked) == 2:
+                    message = "the store is away"
+                    raise UnavailableError(message)
+                return await mark_groups(services, limit)
+
+            monkeypatch.setattr(usage_alerts, "_mark_groups", mark)
+            with pytest.raises(UnavailableError):
+                await ledger.mark_groups()
+            assert sent == marked[:1]
+            assert ledger._figures.limit_alerts == 1
+            await ledger.mark_groups()
+            assert sorted(sent) == sorted(keys)
+            assert ledger._figures.limit_alerts == 2
 
     asyncio.run(run())
 
@@ -271,7 +309,7 @@ def test_webhook_is_tried_again_and_given_up_at_last(bootstrapped_url: Secret, r
             await set_usage(services, limit_id, 11)
             webhook = AlertWebhook(receiver.settings)
             webhook.retry_seconds = (0.0,) * 4
-            alerts = await mark_used_groups(services, [limit_id])
+            alerts = await mark_all(services, limit_id)
             receiver.statuses = [500, 301]
             webhook.add(alerts)
             await webhook.send_next()
