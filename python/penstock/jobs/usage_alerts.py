@@ -96,11 +96,14 @@ class Alert(NamedTuple):
 
 async def mark_used_groups(services: Services, limit_ids: Collection[str]) -> AsyncIterator[list[Alert]]:
     """Marks the groups of these budgets that reached the threshold or the limit in the current period. Yields the
-    alerts of each budget once they are marked, because they are not found again if a later budget fails. Ignores ids
-    that are no budgets. The id of an owner, such as `api_key:…`, stands for all its budgets.
+    alerts of each transaction, because they are not found again if a later one fails. Ignores ids that are no budgets.
+    The id of an owner, such as `api_key:…`, stands for all its budgets.
     """
     for limit in await _load_limits(services, limit_ids):
-        yield await _mark_groups(services, limit)
+        has_more = True
+        while has_more:
+            alerts, has_more = await _mark_groups(services, limit)
+            yield alerts
 
 
 async def _load_limits(services: Services, limit_ids: Collection[str]) -> list[AlertedLimit]:
@@ -163,7 +166,8 @@ def _to_amounts(type_: str, limit: Mapping[str, Any]) -> tuple[int, int | None]:
     return MAX_LIMIT if maximum is None else to_units(type_, maximum), None if alert is None else to_units(type_, alert)
 
 
-async def _mark_groups(services: Services, limit: AlertedLimit) -> list[Alert]:
+async def _mark_groups(services: Services, limit: AlertedLimit) -> tuple[list[Alert], bool]:
+    """Marks at most `MAX_MARKED` groups of a budget. Returns their alerts, and whether there may be more groups."""
     used = limit_usage.c[USAGE_COLUMNS[limit.type]]
     conditions = [
         (used >= limit.limit) & (limit_usage.c.status == ACTIVE),
@@ -181,7 +185,7 @@ async def _mark_groups(services: Services, limit: AlertedLimit) -> list[Alert]:
     )
     async with services.database.read_connection() as connection:
         if not (await connection.execute(query.limit(1))).all():
-            return []
+            return [], False
     caller = Caller(id=limit.owner_id, type="schedule", organisation_id=limit.organisation_id)
     alerts: list[Alert] = []
     async with services.write_session_as(caller, RequestInfo("POST", limit.path, "", "", "")) as session:
@@ -208,4 +212,4 @@ async def _mark_groups(services: Services, limit: AlertedLimit) -> list[Alert]:
     for alert in alerts:
         subject = "is exhausted" if alert.is_exhausted else "has reached its alert threshold"
         log.warning("the budget of the %s %s %s for %r", limit.kind, limit.name, subject, alert.value_key)
-    return alerts
+    return alerts, len(rows) == MAX_MARKED

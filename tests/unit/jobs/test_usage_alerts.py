@@ -81,11 +81,13 @@ async def create_key(api: ManagementClient) -> str:
     return (await api.request_ok("POST", "api-keys/workspace/service", body))["id"]
 
 
-async def set_usage(services: Services, limit_id: str, requests: int, *, is_past: bool = False) -> None:
+async def set_usage(
+    services: Services, limit_id: str, requests: int, *, is_past: bool = False, group: str = ""
+) -> None:
     """Sets the usage in the current period, or in one that ended long ago."""
     async with services.database.write_transaction() as connection:
         (limit,) = await usage_alerts._load_limits(services, [limit_id])
-        period = {"limit_id": limit_id, "value_key": "", "period_start": limit.period_start - 10_000 * is_past}
+        period = {"limit_id": limit_id, "value_key": group, "period_start": limit.period_start - 10_000 * is_past}
         row = {**period, "measure": "requests", "status": "active"}
         flags = {"is_threshold_alert_sent": False, "is_exhausted_alert_sent": False}
         changed_at = now() - 3_600_000 * is_past
@@ -260,7 +262,7 @@ def test_alerts_of_one_budget_are_sent_if_another_cannot_be_marked(
             monkeypatch.setattr(ledger.webhook, "add", lambda alerts: sent.extend(a.limit.owner_id for a in alerts))
             mark_groups, marked = usage_alerts._mark_groups, list[str]()
 
-            async def mark(services: Services, limit: AlertedLimit) -> list[Alert]:
+            async def mark(services: Services, limit: AlertedLimit) -> tuple[list[Alert], bool]:
                 marked.append(limit.owner_id)
                 if len(marked) == 2:
                     message = "the store is away"
@@ -275,6 +277,23 @@ def test_alerts_of_one_budget_are_sent_if_another_cannot_be_marked(
             await ledger.mark_groups()
             assert sorted(sent) == sorted(keys)
             assert ledger._figures.limit_alerts == 2
+
+    asyncio.run(run())
+
+
+def test_more_groups_than_one_transaction_marks_send_alerts(bootstrapped_url: Secret, monkeypatch: pytest.MonkeyPatch):
+    async def run() -> None:
+        async with management_client(bootstrapped_url) as api:
+            services: Services = api.app.state["services"]
+            limit_id = f"api_key:{await create_key(api)}:usage:requests:"
+            groups = [f"g{number}" for number in range(5)]
+            for group in groups:
+                await set_usage(services, limit_id, 10, group=group)
+            monkeypatch.setattr(usage_alerts, "MAX_MARKED", 2)
+            sent = [[alert.value_key for alert in alerts] async for alerts in mark_used_groups(services, [limit_id])]
+            assert [len(alerts) for alerts in sent] == [2, 2, 1]
+            assert sorted(group for alerts in sent for group in alerts) == groups
+            assert await mark_all(services, limit_id) == []
 
     asyncio.run(run())
 
