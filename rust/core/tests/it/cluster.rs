@@ -17,7 +17,7 @@ use tokio::{task::JoinSet, time::sleep};
 
 use crate::{
     harness::{
-        TestGateway, chat_body,
+        CHAT_PATH, TestGateway, TestRequest, chat_body,
         limited_nodes::{LimitedNodes, NODES, admit, budget, rule},
         redis_server::{DelayingRelay, RedisServer, is_redis_available, start_node_that_waits},
         wait_until,
@@ -161,6 +161,36 @@ async fn first_request_gets_leases_of_many_limits_at_once() {
         assert_eq!(gateway.single_record()["limits"], Value::Null);
     }
     assert_eq!(gateway.state.limiter.cluster().unwrap().trips.get(), 40);
+}
+
+#[tokio::test]
+async fn hedged_request_counts_although_its_first_attempt_waits_for_redis() {
+    let server = RedisServer::start().await;
+    let relay = DelayingRelay::start(&server).await;
+    let provider = Server::start().await;
+    let url = format!("redis://{}/", relay.addr);
+    let gateway = start_node_that_waits(&provider.url(), &url, Duration::from_secs(5)).await;
+    let requests = json!({"type": "requests", "limit": 1000, "period": {"start": 1}});
+    let limits = json!([limit("policy", "any", &requests), limit("provider", "p", &requests)]);
+    set_limits(&gateway, &limits);
+    let hedge = json!({"after_ms": 20, "max_ratio": 1});
+    let config = json!({"strategy": {"mode": "fallback", "hedge": hedge},
+        "targets": [{"provider": "@mine"}, {"provider": "mock"}]});
+    let request = |config: &Value| {
+        let request = TestRequest::new("POST", CHAT_PATH).header("x-gateway-api-key", "pk");
+        let request =
+            request.header("content-type", "application/json").header("x-gateway-config", &config.to_string());
+        request.body(chat_body("mock", false))
+    };
+    // Gets a lease of the workspace's budget, but none of the provider's.
+    assert_eq!(gateway.send(request(&json!({"provider": "mock"}))).await.status, 200);
+    gateway.single_record();
+    relay.set_delay(Duration::from_secs(3));
+    let response = gateway.send(request(&config)).await;
+    let record = gateway.single_record();
+    assert_eq!((response.status, &record["last_used_option_index"]), (200, &json!("config.targets[1]")), "{record}");
+    let budgets: Vec<_> = record["limits"]["budgets"].as_array().unwrap().iter().map(|budget| &budget["id"]).collect();
+    assert_eq!(budgets, ["policy-any"], "{record}");
 }
 
 #[tokio::test]

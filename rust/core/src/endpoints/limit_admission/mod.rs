@@ -70,7 +70,7 @@ pub(crate) async fn admit_request(
         return Ok(());
     }
     let started_at = Instant::now();
-    let mut holds = Box::new(RequestHolds::new(Arc::clone(&state.limiter)));
+    let mut holds = new_holds(state);
     if client_request.head.is_guardrail_question {
         // A guardrail sent this request, not the caller, so only its tokens and its cost count.
         log.limits = Some(holds);
@@ -95,6 +95,10 @@ pub(crate) async fn admit_request(
     log.limits = Some(holds);
     log.details.limit_check_time = Some(started_at.elapsed());
     admission.map_err(|rejection| rejection_error(&rejection, None, now_ms()))
+}
+
+fn new_holds(state: &GatewayState) -> Box<RequestHolds> {
+    Box::new(RequestHolds::new(Arc::clone(&state.limiter)))
 }
 
 /// Bounds the rounds in which one request waits for Redis. A limit gets no further round once Redis has less left of it
@@ -170,39 +174,43 @@ pub(crate) async fn admit_attempt(
     body: Body,
     log: &mut RequestLog,
 ) -> Result<Body> {
-    let mut holds = log.limits.take().unwrap_or_else(|| Box::new(RequestHolds::new(Arc::clone(&state.limiter))));
-    holds.end_attempt(now_ms());
+    log.limits.get_or_insert_with(|| new_holds(state)).end_attempt(now_ms());
     let rule_sets = attempt_rules(target);
     let mut bounds = read_bounds(client_request, kind, &body, &rule_sets).await;
-    let prices = attempt_prices(target, log);
-    let target_subject = target_subject(target, log);
     let parameter = output_parameter(client_request, target).filter(|_| {
         counts_usage(&rule_sets) && bounds.output_tokens.is_none() && bounds.input_bytes <= MAX_INLINE_PEEK_BYTES as u64
     });
     let set_tokens = bounds.output_tokens;
     let mut turn = AcquireTurn::new(&state.limiter);
     let (admission, cap) = loop {
-        let subject = limit_subject(client_request, &target.caller, log, Some(target_subject));
-        let cap = parameter.and_then(|_| affordable_tokens(&state.limiter, &rule_sets, &subject, &bounds, &prices));
-        if set_tokens.is_none() {
-            bounds.limit_each_response(cap);
-        }
-        let amount = |rule: &LimitRule, limiter: &Limiter, group: &str| bounds.amount(rule, limiter, group, &prices);
-        let request = HoldRequest {
-            stage: LimitStage::Attempt,
-            subject: &subject,
-            amount: &amount,
-            uses_nothing: bounds.uses_nothing,
-            exhausted: &turn.exhausted,
+        let mut holds = log.limits.take().unwrap_or_else(|| new_holds(state));
+        let (taken, cap) = {
+            let prices = attempt_prices(target, log);
+            let subject = limit_subject(client_request, &target.caller, log, Some(target_subject(target, log)));
+            let cap = parameter.and_then(|_| affordable_tokens(&state.limiter, &rule_sets, &subject, &bounds, &prices));
+            if set_tokens.is_none() {
+                bounds.limit_each_response(cap);
+            }
+            let amount =
+                |rule: &LimitRule, limiter: &Limiter, group: &str| bounds.amount(rule, limiter, group, &prices);
+            let request = HoldRequest {
+                stage: LimitStage::Attempt,
+                subject: &subject,
+                amount: &amount,
+                uses_nothing: bounds.uses_nothing,
+                exhausted: &turn.exhausted,
+            };
+            (holds.take_all(rule_sets.into_iter().flatten(), &request, now_ms()), cap)
         };
-        match holds.take_all(rule_sets.into_iter().flatten(), &request, now_ms()) {
+        holds.max_tokens = cap;
+        // If another target wins a race while this attempt waits, the log still has the holds.
+        log.limits = Some(holds);
+        match taken {
             Err(Refusal::UsedUpLeases(used_up)) => turn.acquire(&state.limiter, &used_up).await,
             Err(Refusal::Exceeded(rejection)) => break (Err(rejection), cap),
             Ok(()) => break (Ok(()), cap),
         }
     };
-    holds.max_tokens = cap;
-    log.limits = Some(holds);
     admission.map_err(|rejection| rejection_error(&rejection, bounds.unbounded.as_deref(), now_ms()))?;
     Ok(match (parameter, cap, &body) {
         (Some(parameter), Some(cap), Body::Complete(bytes)) => {
