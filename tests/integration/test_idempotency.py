@@ -247,7 +247,7 @@ def client_for(workspace_scene: WorkspaceScene, path: str) -> Client:
     """Returns the client that may use a path; files, batches and logs belong to a workspace."""
     if path.startswith(LOG_PATHS):
         return workspace_scene.logger
-    return workspace_scene.caller if path.startswith(("/v1/files", "/v1/batches")) else workspace_scene.scene.admin
+    return workspace_scene.caller if path.startswith(("/v1/files", "/v1/batches")) else workspace_scene.scenario.admin
 
 
 def count_rows(client: Client, path: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,8 @@ def read_requests(page: str) -> list[tuple[str, str, Any]]:
     text = (ROOT / page).read_text(encoding="utf-8")
     actual: list[tuple[str, str, Any]] = []
     for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL):
+        # A shell inserts the present time.
+        block = block.replace("$(date +%s)", str(int(time.time())))  # noqa: PLW2901
         for command in re.split(r"^(?=curl )", block, flags=re.MULTILINE):
             if command.startswith("curl "):
                 words = shlex.split(command)
