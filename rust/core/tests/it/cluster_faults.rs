@@ -353,10 +353,9 @@ impl Drop for KillableWorker {
 #[tokio::test]
 async fn worker_with_a_lease_reads_no_counter_of_the_node() {
     let server = RedisServer::start().await;
-    let mut worker = KillableWorker::start(&server.url()).await;
-    let limiter = worker.restart();
-    let (rule, ledger) = (budget(1000, "soft"), NodeCounters::new(None));
-    admit(&limiter, &rule, 10).await.unwrap();
+    let node = start_node_that_waits("http://127.0.0.1:18080", &server.url(), Duration::from_secs(5)).await;
+    let (limiter, rule, ledger) = (&node.state.limiter, budget(1000, "soft"), NodeCounters::new(None));
+    admit(limiter, &rule, 10).await.unwrap();
     let cluster = limiter.cluster().unwrap();
     let NodeCounters::Memory(counters) = &ledger else { unreachable!() };
     let (sender, receiver) = mpsc::channel();
