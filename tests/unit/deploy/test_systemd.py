@@ -88,13 +88,13 @@ def test_hook_of_certbot_copies_the_renewed_pair_for_the_user_of_the_folder(tmp_
 
 @pytest.mark.parametrize("is_wanted", [True, False])
 def test_hook_of_certbot_ignores_other_certificates(tmp_path: Path, is_wanted: bool):
-    lineage, state, wanted = tmp_path / "live", tmp_path / "state", tmp_path / "certificate-lineage"
+    lineage, state, lineage_file = tmp_path / "live", tmp_path / "state", tmp_path / "certificate-lineage"
     lineage.mkdir()
     state.mkdir()
     write_certificate(lineage / "fullchain.pem", lineage / "privkey.pem")
     (state / "tls.key").write_text("old")
-    wanted.write_text(f"{lineage if is_wanted else tmp_path / 'other'}\n")
-    environ = {"RENEWED_LINEAGE": str(lineage), "STATE_FOLDER": str(state), "LINEAGE_FILE": str(wanted)}
+    lineage_file.write_text(f"{lineage if is_wanted else tmp_path / 'other'}\n")
+    environ = {"RENEWED_LINEAGE": str(lineage), "STATE_FOLDER": str(state), "LINEAGE_FILE": str(lineage_file)}
     hook = UNIT.parent / "certbot-deploy-hook"
     subprocess.run([hook], check=True, timeout=60, env={"PATH": "/usr/bin:/bin", **environ})
     assert ((state / "tls.crt").exists(), (state / "tls.key").read_text() != "old") == (is_wanted, is_wanted)

@@ -94,7 +94,7 @@ SECRET_TOOL = b'"tools":[{"type":"mcp","authorization":"C-1","headers":{"X-Key":
 
 
 @pytest.mark.parametrize(
-    ("body", "kept"),
+    ("body", "expected"),
     [
         (
             b'event: response.created\r\ndata: {"response":{%s}}\r\n\r\ndata: [DONE]\r\n\r\n' % SECRET_TOOL,
@@ -109,7 +109,7 @@ SECRET_TOOL = b'"tools":[{"type":"mcp","authorization":"C-1","headers":{"X-Key":
         (b'{"id":1,"body":{%s}}\n{"id":2,"body":{%s}}' % (SECRET_TOOL, SECRET_TOOL), b'"id":2'),
     ],
 )
-def test_secrets_are_masked_in_streams_and_cut_bodies(tmp_path: Path, body: bytes, kept: bytes):
+def test_secrets_are_masked_in_streams_and_cut_bodies(tmp_path: Path, body: bytes, expected: bytes):
     name = make_id(1)
     parts = [NewFrame(spool.CLIENT_RESPONSE, name, body[at : at + 16]) for at in range(0, len(body), 16)]
     writer = SpoolWriter(str(tmp_path), "edge-1", "node-1")
@@ -119,7 +119,7 @@ def test_secrets_are_masked_in_streams_and_cut_bodies(tmp_path: Path, body: byte
     assert request
     stored = reader.load_bodies(request)[spool.CLIENT_RESPONSE]
     assert b"C-" not in stored
-    assert kept in stored
+    assert expected in stored
     reader.close()
     writer.close()
 

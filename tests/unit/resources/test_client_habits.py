@@ -128,7 +128,7 @@ def test_fields_of_updates_can_be_sent_at_creation():
     def fields(content: dict[str, Any] | None) -> set[str]:
         schema = (content or {}).get("content", {}).get("application/json", {}).get("schema", {})
         named_values = schemas.get(schema.get("$ref", "").rpartition("/")[2], schema)
-        # Bodies may have another spelling: `isDefault` is shown as `is_default`.
+        # Bodies may have another spelling: `isDefault` is displayed as `is_default`.
         return {name.replace("_", "").lower() for name in named_values.get("properties", ())}
 
     compared = 0
@@ -137,9 +137,9 @@ def test_fields_of_updates_can_be_sent_at_creation():
         parent, _, last = path.rpartition("/")
         creation = DESCRIPTION["paths"].get(parent, {}).get("post", {}).get("requestBody")
         if path.startswith("/v1/") and last.startswith("{") and creation and {"get", "put"} <= operations.keys():
-            shown = fields(operations["get"]["responses"]["200"])
-            compared += bool(shown)
-            if rest := (shown & fields(operations["put"].get("requestBody"))) - fields(creation):
+            displayed = fields(operations["get"]["responses"]["200"])
+            compared += bool(displayed)
+            if rest := (displayed & fields(operations["put"].get("requestBody"))) - fields(creation):
                 missing[parent] = rest
     assert compared > 10
     # Members are added as a list `users`; resetting the usage of a new object has no effect.
@@ -272,12 +272,12 @@ def test_workspace_creation_returns_members_as_strings(bootstrapped_url: Secret)
 
 def test_workspace_icon_is_shown_before_the_name(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        def shown(read: Any) -> tuple[str, str | None]:
+        def displayed(read: Any) -> tuple[str, str | None]:
             return read["name"], read["icon"]
 
         workspace = await api.request_ok("POST", "admin/workspaces", {"name": "i", "icon": "🧪"})
         path = f"admin/workspaces/{workspace['id']}"
-        assert shown(workspace) == shown(await api.request_ok("GET", path)) == ("🧪 i", "🧪")
+        assert displayed(workspace) == displayed(await api.request_ok("GET", path)) == ("🧪 i", "🧪")
         assert (await api.request_ok("GET", f"{path}?name_format=plain"))["name"] == "i"
         assert (await api.request_ok("GET", "admin/workspaces?exact_name=%F0%9F%A7%AA%20i"))["total"] == 1
         for change, expected in (
@@ -291,7 +291,7 @@ def test_workspace_icon_is_shown_before_the_name(bootstrapped_url: Secret):
             ({"name": "🎯 t"}, ("🎯 t", "🎯")),
             ({"name": "plain"}, ("plain", None)),
         ):
-            assert shown(await api.request_ok("PUT", path, change)) == expected, change
+            assert displayed(await api.request_ok("PUT", path, change)) == expected, change
 
     run_scenario(bootstrapped_url, scenario)
 
