@@ -131,7 +131,7 @@ POSTGRES_COLUMNS = {
     **dict.fromkeys(
         ("organisation_id", "workspace_id", "api_key_id", "user", "trace_id", "ai_org", "ai_model"), "text"
     ),
-    **dict.fromkeys(("cache_status", "cache_type", "usage", "workspace_slug", "prompt_version"), "text"),
+    **dict.fromkeys(("cache_status", "cache_type", "usage", "workspace_slug", "prompt_version", "outcome"), "text"),
     **dict.fromkeys(("response_status_code", "retry_success_count"), "integer"),
     **dict.fromkeys(("req_units", "res_units", "total_units", "cost_nanodollars"), "bigint"),
     **dict.fromkeys(("is_success", "is_fallback"), "boolean"),
