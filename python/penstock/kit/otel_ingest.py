@@ -256,7 +256,7 @@ class LogReader:
             ),
         )
         started_at = self._check_time(moment)
-        # Without a time, a log record that is sent again cannot be told from a new one.
+        # Without a time, a log record that is sent again cannot be distinguished from a new one.
         identifier = derive_id(self._workspace_id.encode() + bytes(item), started_at) if nanoseconds else new_id()
         return ReceivedLog(log, LogIdentity(identifier, started_at))
 

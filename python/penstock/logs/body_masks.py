@@ -28,11 +28,15 @@ CUT_OBJECT = re.compile(rb'("(?:\w{0,64}[hH]eaders|authentication|client_secret)
 def mask_secrets(body: bytes) -> bytes:
     """Returns a body with its secrets masked. Texts of conversations stay as they are."""
     masked = mask_body_secrets(body)
+    is_stream = STREAM_START.match(body) is not None
     if masked is not None:
-        return masked
+        # The engine masks only the complete events of a stream.
+        if not is_stream:
+            return masked
+        body = masked
     if not _has_mark(body):
         return body
-    if STREAM_START.match(body):
+    if is_stream:
         return DATA_LINE.sub(lambda line: line[1] + _mask_document(line[2]) if _has_mark(line[2]) else line[0], body)
     return _mask_document(body)
 

@@ -101,6 +101,7 @@ SECRET_TOOL = b'"tools":[{"type":"mcp","authorization":"C-1","headers":{"X-Key":
             b"data: [DONE]",
         ),
         (b'data: {"text":"a"}\n\ndata: {"response":{%s,"id":"cut' % SECRET_TOOL, b'"id":"cut'),
+        (b'data: {%s}\n\ndata: {"response":{%s,"id":"cut' % (SECRET_TOOL, SECRET_TOOL), b'"id":"cut'),
         (b'{%s,"input":"cut' % SECRET_TOOL, b'"input":"cut'),
         (b'{"input":"first",%s' % SECRET_TOOL[:-40], b'"input":"first"'),
         (b'{"input":"first","mcp_servers":[{"authorization_token":"C-1\\', b'"authorization_token":"***'),

@@ -128,7 +128,7 @@ def test_fields_of_updates_can_be_sent_at_creation():
     def fields(content: dict[str, Any] | None) -> set[str]:
         schema = (content or {}).get("content", {}).get("application/json", {}).get("schema", {})
         named_values = schemas.get(schema.get("$ref", "").rpartition("/")[2], schema)
-        # Bodies may have another spelling: `isDefault` is displayed as `is_default`.
+        # Bodies may have another spelling: `isDefault` is shown as `is_default`.
         return {name.replace("_", "").lower() for name in named_values.get("properties", ())}
 
     compared = 0
