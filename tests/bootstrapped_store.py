@@ -6,7 +6,7 @@ import asyncio
 import shutil
 from typing import TYPE_CHECKING
 
-from penstock.kit.bootstrap import bootstrap_organisation
+from penstock.organisation.bootstrap import bootstrap_organisation
 from penstock.settings import Store
 from penstock.settings.secret import Secret
 from penstock.store.database import Database

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 from joserfc.jwk import ECKey
 
-from penstock.kit.log_exports import EXPORT_FIELDS
+from penstock.log_api.exports import EXPORT_FIELDS
 from tests.integration import vaults as fakes
 from tests.integration.canaries import CANARIES, basic_auth, canary, find_secrets, gateway_output
 from tests.integration.canary_requests import send_bodies_with_secrets, send_tokens, use_saved_providers

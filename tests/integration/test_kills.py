@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Self
 import pytest
 
 from penstock.app import create_app
-from penstock.kit.bootstrap import bootstrap_organisation
+from penstock.organisation.bootstrap import bootstrap_organisation
 from penstock.settings import Settings, Store
 from penstock.settings.secret import Secret
 from penstock.snapshot.build import Snapshot, SnapshotChannel

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 from sqlalchemy import insert
 
-from penstock.kit.bootstrap import bootstrap_organisation
 from penstock.kit.numbered_pages import PageRequest, fetch_page
+from penstock.organisation.bootstrap import bootstrap_organisation
 from penstock.settings import Secret, Store
 from penstock.store.database import Database
 from penstock.store.migrate import migrate

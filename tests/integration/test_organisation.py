@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.kit.roles import DEFAULT_FLAGS
+from penstock.access.roles import DEFAULT_FLAGS
 from tests.integration.management_client import Client, expect_error, expect_ok
 from tests.integration.raw_http import CHAT_PATH, JSON_HEADERS, MOCK_HEADERS, chat_body, send_raw_request
 from tests.processes import wait_for

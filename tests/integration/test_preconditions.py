@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from penstock.kit.tenant_rules import WorkspaceRules
+from penstock.access.tenant_rules import WorkspaceRules
 from tests.integration.management_client import Client, expect_error, expect_ok, row_state
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from sqlalchemy import text as sql
 from penstock.app import create_app
 from penstock.jobs.prepare import _prepare_for_start
 from penstock.jobs.rotate import KeyRotator
-from penstock.kit.bootstrap import bootstrap_organisation
+from penstock.organisation.bootstrap import bootstrap_organisation
 from penstock.secrets.references import SecretCache
 from penstock.secrets.vault import Vault, load_master_keys
 from penstock.settings import Settings

@@ -16,7 +16,7 @@ from sqlalchemy import insert, select, text
 from penstock.errors import StartupError, UnavailableError
 from penstock.ids import new_id
 from penstock.jobs.prepare import MigrationSealer
-from penstock.kit.bootstrap import bootstrap_organisation
+from penstock.organisation.bootstrap import bootstrap_organisation
 from penstock.secrets.references import SecretCache
 from penstock.secrets.vault import MasterKeys, Vault
 from penstock.settings import Settings, Store

@@ -56,6 +56,36 @@ def test_features_do_not_import_each_other():
         assert not siblings & {name for pair in imports for name in pair}, path
 
 
+def test_kit_holds_only_what_any_resource_could_use():
+    """A module that knows one kind of object stands in the package of that kind."""
+    modules = {path.stem for path in files_under("python/penstock/kit", ".py")} - {"__init__"}
+    assert modules == {
+        "client_format",
+        "client_ip",
+        "collected_problems",
+        "compat",
+        "costly_work",
+        "crud_routes",
+        "cursor_pages",
+        "engine_validation",
+        "json_depth",
+        "json_response",
+        "numbered_pages",
+        "openapi",
+        "preconditions",
+        "references",
+        "refusals",
+        "request_id",
+        "resource",
+        "route_parameters",
+        "shared_fields",
+        "tenant_session",
+        "text_validation",
+        "validation_errors",
+        "versions",
+    }
+
+
 # The Redis client opens its own connections. `sock_diag.rs` opens netlink sockets to the kernel, which is not a network
 # peer.
 ALLOWED_SOCKET_FILES = {Path("rust/core/src/state/shared/redis.rs"), Path("rust/core/src/process/edge/sock_diag.rs")}

@@ -8,8 +8,8 @@ from penstock import similar_names
 from penstock.authorization import SCOPES_BY_KEY_TYPE, reject_unusable_scopes
 from penstock.config_references import find_missing
 from penstock.errors import MAX_PROBLEMS, InvalidError, Problem
-from penstock.kit.limits import RateLimit
-from penstock.kit.provider_options import check_partial_options
+from penstock.integrations.provider_options import check_partial_options
+from penstock.limit_fields import RateLimit
 from penstock.schemas import invalid_error
 from penstock.similar_names import MAX_CANDIDATES, MAX_NAME_CHARS, MAX_SUGGESTIONS, NameSuggester
 from penstock.type_validation import find_problems

@@ -19,13 +19,13 @@ from penstock.app.routers import register_routes
 from penstock.app.store_components import open_store
 from penstock.forwarded import TrustedProxies
 from penstock.job_loop import run_with_restarts, stop_jobs
-from penstock.kit.log_service import LogService
-from penstock.kit.metrics_report import MetricsReport
 from penstock.kit.openapi import build_openapi as whole
+from penstock.log_api.service import LogService
 from penstock.logs.client import LogClient
 from penstock.logs.spool_writer import CONTROL_WRITER, SpoolWriter
 from penstock.logs.spooled_records import SpooledRecords
 from penstock.metrics import BatchMetrics, JobMetrics, MetricsStore, RefusalCounter
+from penstock.metrics_report import MetricsReport
 from penstock.node_store import NodeStore
 from penstock.pricing.price_book import PriceBook
 from penstock.settings import Settings

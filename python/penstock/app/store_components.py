@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
     from penstock import authorization
     from penstock.blobs.store import BlobStore
-    from penstock.kit.log_service import LogService
     from penstock.kit.refusals import RefusalLog
     from penstock.kit.tenant_session import Services
+    from penstock.log_api.service import LogService
     from penstock.logs.spooled_records import SpooledRecords
     from penstock.metrics import BatchMetrics, JobMetrics, RefusalCounter
     from penstock.settings import Settings
@@ -69,12 +69,12 @@ def open_store(  # noqa: PLR0913, PLR0917 - one parameter for each part that it 
     """Builds the components that need the store. Their modules are imported only here, so a gateway without a store
     never loads them.
     """
+    from penstock.access.authentication import CallerAuthenticator
+    from penstock.access.passwords import PasswordService
     from penstock.batches.runner import BatchRunner
     from penstock.blobs.store import open_blob_store
     from penstock.jobs.prepare import load_token_verifier
     from penstock.jobs.rotate import KeyRotator
-    from penstock.kit.authentication import CallerAuthenticator
-    from penstock.kit.passwords import PasswordService
     from penstock.kit.preconditions import before_send
     from penstock.kit.refusals import RefusalLog
     from penstock.kit.tenant_session import Services
@@ -140,7 +140,7 @@ def _create_log_parts(
 ) -> dict[str, Any]:
     """Returns the services of the log routes that also need the store."""
     from penstock.jobs.log_exports import LogExporter
-    from penstock.kit.custom_logs import CustomLogWriter
+    from penstock.log_api.custom_logs import CustomLogWriter
     from penstock.pricing.cost_calculator import CostCalculator
 
     calculator = CostCalculator(settings)

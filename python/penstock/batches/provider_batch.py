@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from sqlalchemy import bindparam, delete, func, insert, select, update
 
+from penstock.access.default_metadata import merge_metadata
 from penstock.batches.batch_object import CANCELLED, COMPLETED, EXPIRED, FAILED
 from penstock.batches.gateway_batch import format_output_line
 from penstock.batches.provider_batch_guardrails import require_unguarded
@@ -19,7 +20,6 @@ from penstock.batches.providers.client import ProviderBusyError, RequestRejected
 from penstock.batches.records import BatchBilling, BatchInfo, CompletedLine
 from penstock.errors import EdgeUnavailableError, IncompleteResponseError, ResultsNotFoundError, UnavailableError
 from penstock.job_loop import wait_for_event
-from penstock.kit.default_metadata import merge_metadata
 from penstock.schemas import now
 from penstock.store.job_tables import batch_lines, batches
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from sqlalchemy import select
 
+from penstock.batches.budgets import BatchBudgets, BatchSubject
 from penstock.batches.files import BATCH
 from penstock.batches.gateway_batch import line_id
 from penstock.engine import BatchRecorder
-from penstock.kit.batch_budgets import BatchBudgets, BatchSubject
 from penstock.pricing import engine_export
 from penstock.pricing.saved_prices import SavedPrices, load_saved_prices
 from penstock.store.tables import integrations, workspaces

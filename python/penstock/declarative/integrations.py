@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.declarative.document import JsonObject, count_masks, diff_fields, list_field, omit_computed, omit_fields
 from penstock.declarative.kinds import GatewayState, ResourceKind
-from penstock.kit.provider_options import SECRET_FIELDS
+from penstock.integrations.provider_options import SECRET_FIELDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,7 +11,7 @@ import msgspec
 from penstock.imports.litellm_providers import OWN_SERVERS, Account, ProviderRule, adapt_host
 from penstock.imports.litellm_values import is_reference, read_secret, resolve_text
 from penstock.imports.state import Credential
-from penstock.kit.provider_options import field_names
+from penstock.integrations.provider_options import field_names
 
 if TYPE_CHECKING:
     from penstock.imports.findings import Node

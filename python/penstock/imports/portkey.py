@@ -16,7 +16,7 @@ from penstock.imports.output import ImportedState
 from penstock.imports.portkey_configs import CLEAR_TEXT_MESSAGE, read_config
 from penstock.imports.portkey_limits import read_rate_limits, read_usage_limits
 from penstock.imports.state import StateBuilder, unused_slug
-from penstock.kit.provider_options import check_partial_options
+from penstock.integrations.provider_options import check_partial_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

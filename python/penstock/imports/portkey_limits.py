@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from penstock.kit.limits import USAGE_FIELDS, RateLimit, UsageLimits, find_usage_limit_problems
+from penstock.limit_fields import USAGE_FIELDS, RateLimit, UsageLimits, find_usage_limit_problems
 
 if TYPE_CHECKING:
     from penstock.imports.findings import Node

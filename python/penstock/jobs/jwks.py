@@ -13,7 +13,7 @@ from penstock.fetch import fetch_errors
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.kit.token_verification import IssuerKeys, TokenVerifier
+    from penstock.access.token_verification import IssuerKeys, TokenVerifier
 
 log = logging.getLogger("penstock")
 

@@ -16,8 +16,7 @@ from penstock.batches.files import LOG_EXPORT_PURPOSE, new_file_row
 from penstock.errors import PenstockError, UnavailableError
 from penstock.ids import new_id
 from penstock.job_loop import wait_for_event
-from penstock.kit.log_access import find_email
-from penstock.kit.log_exports import (
+from penstock.log_api.exports import (
     BODY_FIELDS,
     FAILED,
     IN_PROGRESS,
@@ -28,7 +27,8 @@ from penstock.kit.log_exports import (
     file_name,
     stored_filters,
 )
-from penstock.kit.log_records import decode_body
+from penstock.log_api.records import decode_body
+from penstock.log_api.visibility import find_email
 from penstock.logs.query import MAX_PAGE_SIZE, ListQuery
 from penstock.schemas import now
 from penstock.store.job_tables import files, log_exports
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement
 
     from penstock.blobs.store import BlobStore
-    from penstock.kit.log_service import LogService
+    from penstock.log_api.service import LogService
     from penstock.settings import Settings
     from penstock.store.database import Database
     from penstock.store.tenant import Row

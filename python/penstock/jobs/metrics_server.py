@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from penstock.kit.metrics_report import PROMETHEUS_CONTENT_TYPE, TOKEN_MESSAGE, has_bearer_token
+from penstock.metrics_report import PROMETHEUS_CONTENT_TYPE, TOKEN_MESSAGE, has_bearer_token
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Iterable
 
-    from penstock.kit.metrics_report import MetricsReport
+    from penstock.metrics_report import MetricsReport
     from penstock.settings.secret import Secret
 
 SHUTDOWN_SECONDS = 0.5

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 import msgspec
 from sqlalchemy import select
 
+from penstock.access.sign_in_links import create_sign_in_link
 from penstock.errors import SettingsError, StartupError, UnavailableError
-from penstock.kit.bootstrap import (
+from penstock.organisation.bootstrap import (
     DEFAULT_OWNER_EMAIL,
     bootstrap_organisation,
     describe_admin_key_problem,
     normalise_email,
     replace_admin_key,
 )
-from penstock.kit.demo import issue_demo_key
-from penstock.kit.sign_in_links import create_sign_in_link
+from penstock.organisation.demo import issue_demo_key
 from penstock.secrets import config_credentials
 from penstock.secrets.references import SecretCache, load_secret_lookups, resolve_master_key
 from penstock.secrets.vault import MissingMasterKeyError, Vault, has_data_keys, load_master_keys
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.ext.asyncio import AsyncConnection
 
-    from penstock.kit.token_verification import TokenVerifier
+    from penstock.access.token_verification import TokenVerifier
     from penstock.secrets.vault import MasterKeys
     from penstock.settings import Settings
 
@@ -213,7 +213,7 @@ def load_token_verifier(settings: Settings, saved_snapshot: SavedSnapshot) -> To
         return None
     # Imported only here: the JWT code is a tenth of all imports of the control process, and most gateways accept no
     # tokens.
-    from penstock.kit.token_verification import TokenVerifier  # noqa: PLC0415 - see the comment above
+    from penstock.access.token_verification import TokenVerifier  # noqa: PLC0415 - see the comment above
 
     tokens = TokenVerifier(settings)
     if last := saved_snapshot.load():

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import delete, select, text
 
+from penstock.access.audit import RequestInfo
+from penstock.access.tenant_rules import MAX_SESSION_SECONDS
 from penstock.authorization import Caller
 from penstock.errors import PenstockError
-from penstock.kit.audit import RequestInfo
-from penstock.kit.keys import rotate_on_schedule
-from penstock.kit.tenant_rules import MAX_SESSION_SECONDS
+from penstock.organisation.keys import rotate_on_schedule
 from penstock.schemas import format_timestamp, now
 from penstock.store.tables import (
     api_keys,

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from sqlalchemy import or_, select, update
 
+from penstock.access.audit import RequestInfo
 from penstock.authorization import Caller
-from penstock.kit.audit import RequestInfo
-from penstock.kit.integration_limits import list_accesses
-from penstock.kit.limit_rules import MAX_LIMIT, integration_counter_id, to_units
-from penstock.kit.limit_usage import ACTIVE, EXHAUSTED, USAGE_COLUMNS, shown_amount
-from penstock.kit.limits import DEFAULT_USAGE_TYPE, list_limits
-from penstock.kit.usage_periods import current_period, to_limit
+from penstock.integrations.limits import list_accesses
+from penstock.limit_fields import DEFAULT_USAGE_TYPE, list_limits
+from penstock.limits.periods import current_period, to_limit
+from penstock.limits.rules import MAX_LIMIT, integration_counter_id, to_units
+from penstock.limits.usage import ACTIVE, EXHAUSTED, USAGE_COLUMNS, shown_amount
 from penstock.schemas import format_timestamp, now
 from penstock.store.limit_tables import limit_usage, usage_limits_policies
 from penstock.store.tables import api_keys, providers, workspaces

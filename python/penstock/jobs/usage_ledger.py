@@ -22,7 +22,7 @@ from penstock.errors import InvalidError, UnavailableError
 from penstock.ids import new_id
 from penstock.jobs.alert_webhook import AlertWebhook
 from penstock.jobs.usage_alerts import mark_used_groups
-from penstock.kit.limit_usage import ACTIVE, NO_ALERTS, USAGE_COLUMNS
+from penstock.limits.usage import ACTIVE, NO_ALERTS, USAGE_COLUMNS
 from penstock.logs.ledger_state import (
     MAX_AMOUNT,
     STATE_FILE,

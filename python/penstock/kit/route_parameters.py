@@ -9,7 +9,6 @@ from typing import Annotated, Literal
 from litestar.di import NamedDependency  # noqa: TC002 - the framework reads the annotations at runtime
 from litestar.params import PathParameter, QueryParameter
 
-from penstock.kit.limit_policies import PolicyStatus
 from penstock.kit.numbered_pages import DEFAULT_SIZE, FURTHEST, LARGEST_SIZE, PageRequest
 from penstock.kit.tenant_session import RequestContext  # noqa: TC001 - as above
 
@@ -25,7 +24,7 @@ TagsFilter = Annotated[
 ]
 PolicyId = Annotated[str, PathParameter(description="id of the policy")]
 PolicyStatusFilter = Annotated[
-    PolicyStatus, QueryParameter(description="only policies with this status; default: active")
+    Literal["active", "archived"], QueryParameter(description="only policies with this status; default: active")
 ]
 PageSize = Annotated[int | None, QueryParameter(ge=1, le=LARGEST_SIZE, description="rows on a page; default 100")]
 PageNumber = Annotated[int | None, QueryParameter(ge=0, le=FURTHEST, description="page number, from 0")]

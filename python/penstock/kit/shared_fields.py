@@ -35,7 +35,6 @@ __all__ = [
     "OptionalTimestamp",
     "OrganisationId",
     "OwnOrganisationId",
-    "ResetUsage",
     "ResetUsageShown",
     "Slug",
     "Tags",
@@ -75,7 +74,6 @@ ArchiveStatus = Annotated[str, Meta(description="`active` or `archived`")]
 NewStatus = Annotated[
     Literal["active", "archived"], Meta(description="`archived`: it cannot be used until it is active")
 ]
-ResetUsage = Annotated[bool | None, Meta(description="reset the usage count now")]
 ResetUsageShown = Annotated[int | None, Meta(description="always null; resetting is a write")]
 FirstName = Annotated[str, Meta(description="first name")]
 LastName = Annotated[str, Meta(description="last name")]

@@ -14,11 +14,11 @@ from litestar import Request  # noqa: TC002 - the framework reads the annotation
 from litestar.enums import RequestEncodingType
 from sqlalchemy import bindparam, or_, select
 
+from penstock.access.audit import RequestInfo, write_audit_rows
 from penstock.authorization import Caller, extract_credential, missing_scope_error
 from penstock.errors import ForbiddenError, PreconditionFailedError, Problem, SettingsError, UnavailableError
 from penstock.fetch import Fetcher
 from penstock.ids import generate_key, generate_slug
-from penstock.kit.audit import RequestInfo, write_audit_rows
 from penstock.kit.client_ip import client_address
 from penstock.kit.compat import expects_single_limits, takes_workspace
 from penstock.kit.preconditions import WILDCARD_ETAG, claim_idempotency_key, parse_if_match, row_etag
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Table
     from sqlalchemy.ext.asyncio import AsyncConnection
 
-    from penstock.kit.authentication import CallerAuthenticator
+    from penstock.access.authentication import CallerAuthenticator
     from penstock.secrets.vault import Vault
     from penstock.settings import Settings
     from penstock.store.database import Database

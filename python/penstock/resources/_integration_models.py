@@ -12,8 +12,8 @@ from msgspec import Meta
 
 from penstock.errors import InvalidError, Problem
 from penstock.ids import new_id
-from penstock.kit import integrations as kit
-from penstock.kit import provider_options as forms
+from penstock.integrations import provider_options as forms
+from penstock.integrations import saved_integrations
 from penstock.kit.route_parameters import IdOrSlug
 from penstock.kit.shared_fields import UNSET, ObjectType, OptionalTimestamp, UnsetType
 from penstock.kit.tenant_session import RequestContext, TenantSession
@@ -127,7 +127,7 @@ SlugsParam = Annotated[str | None, QueryParameter(description="slugs of custom m
 
 @get(
     ["/{key:str}/models", "/{key:str}/integration-models"],
-    guards=[kit.require_either_scope("read")],
+    guards=[saved_integrations.require_either_scope("read")],
     summary="List models of an integration",
     tags=TAGS,
 )
@@ -136,8 +136,8 @@ async def list_models(
 ) -> IntegrationModelList:
     """Lists the models that have an entry in the integration, followed by the provider's other known models."""
     async with context.read_session() as session:
-        row = await kit.get_integration(session, key, "read")
-        model_rows = await kit.list_models(session, row)
+        row = await saved_integrations.get_integration(session, key, "read")
+        model_rows = await saved_integrations.list_models(session, row)
     known_models = await prices.list_models(row["ai_provider_id"])
     listed = [_to_integration_model(model_row, known_models.get(model_row["slug"])) for model_row in model_rows]
     callable_models = await prices.list_callable_models(row["ai_provider_id"])
@@ -155,7 +155,7 @@ async def list_models(
 
 @put(
     ["/{key:str}/models", "/{key:str}/integration-models"],
-    guards=[kit.require_either_scope("update")],
+    guards=[saved_integrations.require_either_scope("update")],
     summary="Update models of an integration",
     tags=TAGS,
 )
@@ -168,29 +168,29 @@ async def update_models(
     """
     _reject_duplicate_slugs(model.slug for model in data.models)
     async with context.write_session() as session:
-        row = await kit.get_integration(session, key, "update")
-        await kit.mark_changed(session, row)
-        before = {model["slug"]: model for model in await kit.list_models(session, row)}
+        row = await saved_integrations.get_integration(session, key, "update")
+        await saved_integrations.mark_changed(session, row)
+        before = {model["slug"]: model for model in await saved_integrations.list_models(session, row)}
         bound = [item["configurations"].get("custom_host") for item in before.values()]
-        sent = kit.SentCredentials(data.key, data.configurations)
+        sent = saved_integrations.SentCredentials(data.key, data.configurations)
         for index, model in enumerate(data.models):
             await _save_model(session, row, f"models[{index}]", model, before.get(model.slug))
             path, host = f"models[{index}].configurations.custom_host", (model.configurations or {}).get("custom_host")
-            await kit.reject_foreign_host(session, row, path, host, bound, sent)
-        change = {} if data.key is UNSET else await kit.seal_key(session, row["id"], data.key, row)
+            await saved_integrations.reject_foreign_host(session, row, path, host, bound, sent)
+        change = {} if data.key is UNSET else await saved_integrations.seal_key(session, row["id"], data.key, row)
         if data.configurations:
             change |= await _seal_secret_options(session, row, data.configurations)
         if data.allow_all_models is not UNSET and data.allow_all_models != row["allow_all_models"]:
             change["allow_all_models"] = data.allow_all_models
         if change:
-            await kit.INTEGRATIONS.update(session.organisation(), row, change)
+            await saved_integrations.INTEGRATIONS.update(session.organisation(), row, change)
         return EmptyResponse()
 
 
 @delete(
     ["/{key:str}/models", "/{key:str}/integration-models"],
     status_code=200,
-    guards=[kit.require_either_scope("update")],
+    guards=[saved_integrations.require_either_scope("update")],
     summary="Delete custom models of an integration",
     tags=TAGS,
 )
@@ -205,15 +205,15 @@ async def delete_models(
     if not requested:
         raise field_error("slugs", "is required: slugs of custom models, separated by commas")
     async with context.write_session() as session:
-        row = await kit.get_integration(session, key, "update")
-        await kit.mark_changed(session, row)
-        before = {model["slug"]: model for model in await kit.list_models(session, row)}
+        row = await saved_integrations.get_integration(session, key, "update")
+        await saved_integrations.mark_changed(session, row)
+        before = {model["slug"]: model for model in await saved_integrations.list_models(session, row)}
         for slug in dict.fromkeys(requested):
             if slug not in before:
                 raise unknown_reference_error("slugs", f"{slug!r} is not a model of this integration")
             if not before[slug]["is_custom"]:
                 raise field_error("slugs", f"{slug!r} is not a custom model; it can be disabled, not deleted")
-            await kit.MODELS.delete(kit.model_session(session, row), before[slug])
+            await saved_integrations.MODELS.delete(saved_integrations.model_session(session, row), before[slug])
         return EmptyResponse()
 
 
@@ -227,7 +227,7 @@ async def _seal_secret_options(session: TenantSession, row: Row, fields: Mapping
     forms.check_options(
         "configurations", row["ai_provider_id"], options, mappings.mapped_options(row["secret_mappings"])
     )
-    return await kit.seal_options(session, row["id"], "configurations", options, row)
+    return await saved_integrations.seal_options(session, row["id"], "configurations", options, row)
 
 
 async def _save_model(
@@ -248,13 +248,13 @@ async def _save_model(
             if not sent and before and before["configurations"]:
                 raise field_error(f"{path}.configurations", "must not be empty")
             convert_value(f"{path}.configurations", forms.ProviderOptions, sent)
-        values |= await kit.seal_options(session, row_id, f"{path}.configurations", sent or {}, before)
+        values |= await saved_integrations.seal_options(session, row_id, f"{path}.configurations", sent or {}, before)
     if model.pricing_config is not UNSET:
         values["pricing_config"] = msgspec.to_builtins(model.pricing_config)
     _validate_with_engine(path, integration, model)
-    integration_session = kit.model_session(session, integration)
+    integration_session = saved_integrations.model_session(session, integration)
     if before:
-        await kit.MODELS.update(integration_session, before, values)
+        await saved_integrations.MODELS.update(integration_session, before, values)
         return
     fresh: dict[str, Any] = {
         "id": row_id,
@@ -268,7 +268,7 @@ async def _save_model(
         "sealed_configurations": None,
         "pricing_config": None,
     }
-    await kit.MODELS.create(integration_session, {**fresh, **values})
+    await saved_integrations.MODELS.create(integration_session, {**fresh, **values})
 
 
 def _validate_with_engine(path: str, integration: Row, model: UpsertIntegrationModel) -> None:

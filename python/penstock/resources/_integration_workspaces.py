@@ -12,22 +12,23 @@ from msgspec import Meta
 from msgspec.structs import replace
 from sqlalchemy import select
 
-from penstock.kit import integration_access
-from penstock.kit import integrations as kit
-from penstock.kit.integration_access import Enabled, GlobalAccess, GlobalAccessResponse
-from penstock.kit.integrations import ProviderSlug
-from penstock.kit.limit_status import NO_USAGE, read_access_usage
-from penstock.kit.limits import (
+from penstock.integrations import saved_integrations
+from penstock.integrations import workspace_access as integration_access
+from penstock.integrations.saved_integrations import ProviderSlug
+from penstock.integrations.workspace_access import Enabled, GlobalAccess, GlobalAccessResponse
+from penstock.kit.route_parameters import IdOrSlug
+from penstock.kit.shared_fields import CreatedAt, ObjectType, OptionalTimestamp, UpdatedAt
+from penstock.kit.tenant_session import RequestContext, TenantSession
+from penstock.limit_fields import (
     CurrentUsageField,
     RateLimitListField,
+    ResetUsage,
     UsageLimitListField,
     WorkspaceLimitFields,
     check_workspace_limits,
     first_limit,
 )
-from penstock.kit.route_parameters import IdOrSlug
-from penstock.kit.shared_fields import CreatedAt, ObjectType, OptionalTimestamp, ResetUsage, UpdatedAt
-from penstock.kit.tenant_session import RequestContext, TenantSession
+from penstock.limits.status import NO_USAGE, read_access_usage
 from penstock.schemas import EmptyResponse, field_error, now, row_to_struct
 from penstock.store.tables import integration_workspaces, workspaces
 
@@ -104,7 +105,7 @@ class WorkspaceAccessList(msgspec.Struct, frozen=True, kw_only=True):
 
 @get(
     "/{key:str}/workspaces",
-    guards=[kit.require_either_scope("read")],
+    guards=[saved_integrations.require_either_scope("read")],
     summary="List workspaces of an integration",
     tags=TAGS,
 )
@@ -113,7 +114,7 @@ async def list_workspaces(key: IdOrSlug, context: NamedDependency[RequestContext
     workspace.
     """
     async with context.read_session() as session:
-        row = await kit.get_integration(session, key, "read")
+        row = await saved_integrations.get_integration(session, key, "read")
         name_columns = [workspaces.c.slug.label("workspace_slug"), workspaces.c.name.label("workspace_name")]
         query = select(integration_workspaces, *name_columns).join(
             workspaces, workspaces.c.id == integration_workspaces.c.workspace_id
@@ -135,7 +136,7 @@ async def list_workspaces(key: IdOrSlug, context: NamedDependency[RequestContext
 
 @put(
     "/{key:str}/workspaces",
-    guards=[kit.require_either_scope("update")],
+    guards=[saved_integrations.require_either_scope("update")],
     summary="Update workspaces of an integration",
     tags=TAGS,
 )
@@ -146,8 +147,8 @@ async def update_workspaces(
     provider in each workspace that may use it.
     """
     async with context.write_session() as session:
-        row = await kit.get_integration(session, key, "update")
-        await kit.mark_changed(session, row)
+        row = await saved_integrations.get_integration(session, key, "update")
+        await saved_integrations.mark_changed(session, row)
         session.note_changed_budget(f"integration:{row['id']}")
         if row["workspace_id"]:
             raise field_error("", "this integration belongs to one workspace; it cannot be shared with others")
@@ -160,7 +161,7 @@ async def update_workspaces(
             written = integration_access.to_stored_access(
                 data.global_workspace_access, row["global_access"], provides=provides
             )
-            row = await kit.INTEGRATIONS.update(session.organisation(), row, {"global_access": written})
+            row = await saved_integrations.INTEGRATIONS.update(session.organisation(), row, {"global_access": written})
         listed_ids: set[str] = set()
         for number, requested in enumerate(data.workspaces):
             # Archived workspaces with an existing entry are accepted, so that a client can send back what it read. A
@@ -175,9 +176,11 @@ async def update_workspaces(
             if requested.enabled and workspace["status"] == "active":
                 await _create_default_provider(session, row, requested, data, workspace["id"])
         if data.global_workspace_access and data.global_workspace_access.enabled and provides:
-            usable = await kit.usable_workspace_ids(session, row)
+            usable = await saved_integrations.usable_workspace_ids(session, row)
             slug = data.default_provider_slug or row["default_provider_slug"]
-            await kit.create_missing_providers(session, row, [item for item in usable if item not in listed_ids], slug)
+            await saved_integrations.create_missing_providers(
+                session, row, [item for item in usable if item not in listed_ids], slug
+            )
         return EmptyResponse()
 
 
@@ -196,7 +199,7 @@ async def _save_access(
     values: dict[str, Any] = {"enabled": requested.enabled, **limited}
     if requested.reset_usage:
         values["last_reset_at"] = now()
-    await kit.set_workspace_access(session, row, workspace_id, values)
+    await saved_integrations.set_workspace_access(session, row, workspace_id, values)
 
 
 async def _create_default_provider(
@@ -207,11 +210,13 @@ async def _create_default_provider(
     )
     if provides:
         slug = requested.default_provider_slug or data.default_provider_slug or row["default_provider_slug"]
-        await kit.create_missing_providers(session, row, [workspace_id], slug)
+        await saved_integrations.create_missing_providers(session, row, [workspace_id], slug)
 
 
 async def _delete_access_entries(session: TenantSession, row: Row) -> None:
-    await kit.WORKSPACES.delete_all(session.organisation(), integration_workspaces.c.integration_id == row["id"])
+    await saved_integrations.WORKSPACES.delete_all(
+        session.organisation(), integration_workspaces.c.integration_id == row["id"]
+    )
 
 
 def _to_access_detail(row: Row, current_usage: float | None) -> WorkspaceAccessDetail:

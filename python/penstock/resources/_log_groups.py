@@ -11,10 +11,10 @@ from msgspec import UNSET, Meta, UnsetType
 
 from penstock.authorization import RequireScopes
 from penstock.errors import NotFoundError
-from penstock.kit.log_access import ALL_WORKSPACES, open_log_access
-from penstock.kit.log_filters import GivenFilters, read_log_filters
-from penstock.kit.log_service import LogService
 from penstock.kit.tenant_session import RequestContext
+from penstock.log_api.filters import GivenFilters, read_log_filters
+from penstock.log_api.service import LogService
+from penstock.log_api.visibility import ALL_WORKSPACES, open_log_access
 from penstock.logs.query import MAX_METADATA_CHARS, MAX_PAGE_SIZE, GroupColumn, GroupName, GroupQuery
 from penstock.resources._analytics_graphs import Number, Partial
 from penstock.schemas import field_error

@@ -12,13 +12,13 @@ from msgspec import Meta
 from sqlalchemy import select
 
 from penstock.authorization import require_scopes, role_rank
-from penstock.kit import members
 from penstock.kit.compat import SHOWN_OPTION
-from penstock.kit.invites import cancel_invites_of
-from penstock.kit.members import MEMBER_RESOURCE, KeepServiceKeys, Member, NewMember, Role
 from penstock.kit.numbered_pages import PageRequest
 from penstock.kit.route_parameters import EmailFilter, IdOrSlug
 from penstock.kit.tenant_session import RequestContext
+from penstock.organisation import members
+from penstock.organisation.invites import cancel_invites_of
+from penstock.organisation.members import MEMBER_RESOURCE, KeepServiceKeys, Member, NewMember, Role
 from penstock.schemas import EmptyResponse, ListResponse
 from penstock.store.tables import members as rows
 from penstock.store.tables import users

@@ -11,15 +11,14 @@ from litestar.params import JSONBody
 from msgspec import Meta
 
 from penstock.authorization import require_scopes
-from penstock.kit import partials
-from penstock.kit import prompts as kit
 from penstock.kit.collected_problems import CollectedProblems
-from penstock.kit.prompt_collections import resolve_collection
-from penstock.kit.prompt_sharing import SharedPrompt, SharePrompt, share_prompt, to_shared_prompt, unshare_prompt
-from penstock.kit.prompt_templates import find_partials
-from penstock.kit.prompts import PROMPTS, PromptContent
 from penstock.kit.route_parameters import IdOrSlug
 from penstock.kit.tenant_session import RequestContext
+from penstock.prompts import partials, saved_prompts
+from penstock.prompts.collections import resolve_collection
+from penstock.prompts.saved_prompts import PROMPTS, PromptContent
+from penstock.prompts.sharing import SharedPrompt, SharePrompt, share_prompt, to_shared_prompt, unshare_prompt
+from penstock.prompts.templates import find_partials
 from penstock.resources._prompt_versions import IN_WORKSPACE, TAGS, CreatedPrompt
 from penstock.schemas import EmptyResponse, field_error
 from penstock.store.prompt_tables import prompts
@@ -39,7 +38,7 @@ class ForkPrompt(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         Meta(description="display name of the copy; default: the same"),
     ] = None
     version: Annotated[
-        Annotated[int, Meta(ge=1, le=kit.MAX_NUMBER)] | None,
+        Annotated[int, Meta(ge=1, le=saved_prompts.MAX_NUMBER)] | None,
         Meta(description="number of the version to copy; default: the one that requests use by default"),
     ] = None
     collection_id: Annotated[
@@ -70,7 +69,7 @@ async def share(
     """
     async with context.write_session(context.query_workspace) as session:
         row = await PROMPTS.get(session, key)
-        version = await kit.find_by_number(session, row, row["default_version"])
+        version = await saved_prompts.find_by_number(session, row, row["default_version"])
         row = await share_prompt(session, row, data or SharePrompt(), version["id"])
         return to_shared_prompt(row)
 
@@ -135,9 +134,9 @@ async def fork(
             "forked_from_prompt_id": source["id"],
             "forked_from_prompt_version_id": version["id"],
         }
-        await kit.check_content(session, workspace_id, saved)
-        row, version_id = await kit.create_prompt(session, workspace_id, values, saved)
-        warnings = await kit.find_warnings(session, row, saved)
+        await saved_prompts.check_content(session, workspace_id, saved)
+        row, version_id = await saved_prompts.create_prompt(session, workspace_id, values, saved)
+        warnings = await saved_prompts.find_warnings(session, row, saved)
         return CreatedPrompt(id=row["id"], slug=row["slug"], version_id=version_id, warnings=warnings)
 
 
@@ -151,7 +150,7 @@ async def _find_copied(session: TenantSession, source: Row, fork: ForkPrompt, wo
     with problems.check():
         collection = await resolve_collection(session, "collection_id", fork.collection_id, workspace_id)
     with problems.check():
-        version = await kit.find_by_number(session, source, fork.version or source["default_version"])
+        version = await saved_prompts.find_by_number(session, source, fork.version or source["default_version"])
     problems.raise_all()
     return collection, version
 
@@ -169,7 +168,7 @@ async def _find_source(session: TenantSession, key: str) -> Row:
     if row and "prompts.read" in caller.granted_scopes(row["workspace_id"]):
         session.set_requested_row(prompts, row)
         return row
-    return await kit.get_readable_prompt(session, key)
+    return await saved_prompts.get_readable_prompt(session, key)
 
 
 routes = [share, stop_sharing, unshare, fork]

@@ -11,17 +11,17 @@ from litestar.params import JSONBody, PathParameter
 from msgspec import UNSET, Meta
 
 from penstock.authorization import require_scopes
-from penstock.kit import labels, shared_fields
-from penstock.kit import prompts as kit
+from penstock.integrations.missing_providers import WarningsField
+from penstock.kit import shared_fields
 from penstock.kit import versions as saved_versions
 from penstock.kit.crud_routes import workspace_request_context
 from penstock.kit.numbered_pages import PageRequest
-from penstock.kit.prompt_sharing import SharedPrompt, share_values
-from penstock.kit.prompt_templates import variable_components
-from penstock.kit.prompts import PROMPTS, PromptContent
 from penstock.kit.route_parameters import IdOrSlug
-from penstock.kit.saved_providers import WarningsField
 from penstock.kit.tenant_session import RequestContext
+from penstock.prompts import labels, saved_prompts
+from penstock.prompts.saved_prompts import PROMPTS, PromptContent
+from penstock.prompts.sharing import SharedPrompt, share_values
+from penstock.prompts.templates import variable_components
 from penstock.schemas import EmptyResponse, ListResponse, format_required_timestamp, row_to_struct
 from penstock.store.prompt_tables import prompts
 
@@ -58,10 +58,10 @@ class PromptDetail(SharedPrompt, frozen=True, kw_only=True):
     """A prompt with one of its versions."""
 
     organisation_id: shared_fields.OrganisationId
-    string: kit.TemplateField
-    parameters: kit.ParametersField
-    virtual_key: kit.VirtualKeyField
-    model: kit.ModelField
+    string: saved_prompts.TemplateField
+    parameters: saved_prompts.ParametersField
+    virtual_key: saved_prompts.VirtualKeyField
+    model: saved_prompts.ModelField
     functions: Annotated[list[dict[str, Any]], Meta(description="functions that the model may call")]
     tools: Annotated[list[dict[str, Any]], Meta(description="tools that the model may call")]
     tool_choice: Annotated[dict[str, Any] | str | None, Meta(description="tool that the model must call")]
@@ -109,7 +109,7 @@ class UpdateVersion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 class DefaultVersion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The version that requests use by default from now on."""
 
-    version: kit.VersionNumber
+    version: saved_prompts.VersionNumber
 
 
 @get(
@@ -124,9 +124,9 @@ async def list_versions(
 ) -> ListResponse[VersionSummary]:
     """Lists the versions of a prompt, newest first."""
     async with context.read_session(context.query_workspace) as session:
-        row = await kit.get_readable_prompt(session, key)
+        row = await saved_prompts.get_readable_prompt(session, key)
         total, versions = await saved_versions.list_versions(session.organisation(), row["id"], page)
-        prompt_labels = await kit.labels_by_version(session, [row["id"]])
+        prompt_labels = await saved_prompts.labels_by_version(session, [row["id"]])
         return ListResponse(
             total,
             [_to_summary(row, version, prompt_labels.get((row["id"], version["number"]), [])) for version in versions],
@@ -143,8 +143,8 @@ async def list_versions(
 async def get_version(key: IdOrSlug, version_id: VersionId, context: NamedDependency[RequestContext]) -> PromptDetail:
     """Returns a prompt with the version of this id."""
     async with context.read_session(context.query_workspace) as session:
-        row = await kit.get_readable_prompt(session, key)
-        return await render_prompt(session, row, await kit.get_version_by_id(session, row, version_id))
+        row = await saved_prompts.get_readable_prompt(session, key)
+        return await render_prompt(session, row, await saved_prompts.get_version_by_id(session, row, version_id))
 
 
 @put(
@@ -161,15 +161,15 @@ async def update_version(
     async with context.write_session(context.query_workspace) as session:
         row = await PROMPTS.get(session, key)
         await session.check_precondition(prompts, row)
-        version = await kit.get_version_by_id(session, row, version_id)
+        version = await saved_prompts.get_version_by_id(session, row, version_id)
         if data.label_id is None:
             is_changed = await labels.remove_labels(session, row, version["number"])
         else:
             label = await labels.resolve_label(session, "label_id", data.label_id, row["workspace_id"])
-            await kit.check_version_references(session, row, version)
+            await saved_prompts.check_version_references(session, row, version)
             is_changed = await labels.put_label(session, row, label, version["number"])
         if is_changed:
-            await kit.touch_prompt(session, row)
+            await saved_prompts.touch_prompt(session, row)
         return EmptyResponse()
 
 
@@ -186,8 +186,8 @@ async def publish_version(
     """Makes a version the default version."""
     async with context.write_session(context.query_workspace) as session:
         row = await PROMPTS.get(session, key)
-        version = await kit.find_by_number(session, row, data.version)
-        await kit.check_version_references(session, row, version)
+        version = await saved_prompts.find_by_number(session, row, data.version)
+        await saved_prompts.check_version_references(session, row, version)
         await PROMPTS.update(session, row, {"default_version": version["number"]}, "publish")
         return EmptyResponse()
 
@@ -195,7 +195,7 @@ async def publish_version(
 async def render_prompt(session: TenantSession, row: Row, version: Row) -> PromptDetail:
     """Converts a prompt and one of its versions to the response."""
     saved = PromptContent.from_version(version)
-    prompt_labels = await kit.labels_by_version(session, [row["id"]])
+    prompt_labels = await saved_prompts.labels_by_version(session, [row["id"]])
     labels = _to_labels(prompt_labels.get((row["id"], version["number"]), []))
     # Empty lists are stored as null, so null becomes an empty list.
     lists: dict[str, list[Any]] = {name: saved.content[name] or [] for name in ("functions", "tools")}

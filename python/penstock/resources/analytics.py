@@ -12,10 +12,10 @@ from litestar.params import QueryParameter
 from msgspec import UNSET, Meta
 
 from penstock.authorization import require_scopes
-from penstock.kit.log_access import open_log_access
-from penstock.kit.log_filters import GivenFilters, read_log_filters
-from penstock.kit.log_service import LogService
 from penstock.kit.tenant_session import RequestContext
+from penstock.log_api.filters import GivenFilters, read_log_filters
+from penstock.log_api.service import LogService
+from penstock.log_api.visibility import open_log_access
 from penstock.logs.query import GraphQuery, Rollup, SummaryQuery, UnpricedQuery
 from penstock.resources._analytics_graphs import GRAPHS, CacheSummaryResponse, Graph, Partial, graph_response
 from penstock.resources._log_groups import GROUP_PATHS, group_route

@@ -10,24 +10,26 @@ from litestar.di import NamedDependency
 from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import Meta
 
+from penstock import limit_fields as limits
+from penstock.access.default_metadata import check_default_metadata
 from penstock.authorization import ORGANISATION_ADMIN_ROLES, reject_unusable_scopes, require_scopes
 from penstock.errors import ForbiddenError, Problem
+from penstock.guardrails.defaults import resolve_guardrails
+from penstock.guardrails.documents import DEFAULT_FIELDS
 from penstock.ids import DIGEST_PATTERN, MASK_TEXT, is_uuid, mask_secret
-from penstock.kit import keys, limits, members, shared_fields
+from penstock.kit import shared_fields
 from penstock.kit.compat import SHOWN_OPTION
-from penstock.kit.default_metadata import check_default_metadata
-from penstock.kit.guardrail_defaults import resolve_guardrails
-from penstock.kit.guardrail_documents import DEFAULT_FIELDS
-from penstock.kit.initial_usage import InitialUsageField, check_initial_usage, store_initial_usage
-from penstock.kit.keys import KEY_RESOURCES
-from penstock.kit.limit_status import NO_USAGE, CurrentUsage, read_current_usage
-from penstock.kit.limits import LimitFields, LimitFieldsUpdate
 from penstock.kit.numbered_pages import DEFAULT_SIZE, PageRequest, PageSizes, search_conditions
-from penstock.kit.rotation import RotationPolicy, TransitionMs, build_policy
 from penstock.kit.route_parameters import WorkspaceFilter
-from penstock.kit.session_revocation import end_sessions
 from penstock.kit.shared_fields import UNSET, UnsetType
 from penstock.kit.tenant_session import RequestContext, TenantSession
+from penstock.limit_fields import LimitFields, LimitFieldsUpdate
+from penstock.limits.initial_usage import InitialUsageField, check_initial_usage, store_initial_usage
+from penstock.limits.status import NO_USAGE, CurrentUsage, read_current_usage
+from penstock.organisation import keys, members
+from penstock.organisation.keys import KEY_RESOURCES
+from penstock.organisation.rotation import RotationPolicy, TransitionMs, build_policy
+from penstock.organisation.session_revocation import end_sessions
 from penstock.schemas import (
     EmptyResponse,
     ListResponse,

@@ -12,9 +12,10 @@ from litestar.response import Stream
 from msgspec import Meta
 
 from penstock.authorization import extract_credential, require_scopes
-from penstock.batches import batch_object as kit
+from penstock.batches import batch_object
 from penstock.batches import files as file_kit
 from penstock.batches.batch_object import Batch
+from penstock.batches.budgets import BatchBudgets, BatchSubject, load_request_metadata
 from penstock.batches.providers import batch_providers_by_name
 from penstock.batches.providers.batch_provider import ProviderSettings
 from penstock.batches.runner import BatchRunner
@@ -22,7 +23,6 @@ from penstock.blobs.store import BlobStore
 from penstock.errors import ConflictError, ForbiddenError, NotFoundError, RateLimitedError, UsageNotBoundedError
 from penstock.ids import new_id
 from penstock.kit import cursor_pages
-from penstock.kit.batch_budgets import BatchBudgets, BatchSubject, load_request_metadata
 from penstock.kit.cursor_pages import AfterCursor, CursorPage
 from penstock.kit.tenant_session import RequestContext
 from penstock.resources.files import MIN_EXPIRY_SECONDS, stream_file
@@ -31,7 +31,7 @@ from penstock.settings import Settings
 from penstock.store.job_tables import batches
 
 if TYPE_CHECKING:
-    from penstock.kit.tenant_session import TenantSession
+    from penstock.batch_object.tenant_session import TenantSession
 
 TAGS = ["Batch"]
 SCOPE_GUARD = require_scopes("completions.write")
@@ -114,7 +114,7 @@ async def create_batch(
     if sent.kind != "key":
         message = "a batch needs the API key or token of the request that creates it; a session has none"
         raise ForbiddenError(message)
-    headers = kit.collect_headers(
+    headers = batch_object.collect_headers(
         request.headers.items(), sent.text, data.gateway_options, request.app.state.get("header_aliases", ())
     )
     life, longest = data.output_expires_after, settings.files.retention_seconds
@@ -130,7 +130,7 @@ async def create_batch(
             raise field_error("input_file_id", f"names a file for {file['purpose']!r}: expected one for 'batch'")
         job = (
             None
-            if data.completion_window == kit.IMMEDIATE_WINDOW
+            if data.completion_window == batch_object.IMMEDIATE_WINDOW
             else await _build_provider_job(session, data, headers)
         )
         row_id = new_id()
@@ -139,7 +139,7 @@ async def create_batch(
             batches, {**_build_row(data, settings, file["id"]), "id": row_id, "job": job, "sealed": sealed}
         )
     runner.notify()
-    return kit.to_batch(row)
+    return batch_object.to_batch(row)
 
 
 async def _build_provider_job(session: TenantSession, data: CreateBatch, headers: dict[str, str]) -> dict[str, Any]:
@@ -147,7 +147,7 @@ async def _build_provider_job(session: TenantSession, data: CreateBatch, headers
     lines.
     """
     supported_providers = batch_providers_by_name()
-    selection = await kit.select_provider(session, headers, supported_providers)
+    selection = await batch_object.select_provider(session, headers, supported_providers)
     adapter = supported_providers[selection.provider]
     for name in data.provider_options:
         if name not in adapter.ALLOWED_OPTIONS:
@@ -164,7 +164,7 @@ async def _build_provider_job(session: TenantSession, data: CreateBatch, headers
         )
         raise UsageNotBoundedError(message)
     connection, workspace_id = session.connection, session.bound_workspace_id
-    header = headers.get(f"{kit.HEADER_PREFIX}metadata")
+    header = headers.get(f"{batch_object.HEADER_PREFIX}metadata")
     job: dict[str, Any] = {
         "provider": selection.provider,
         "virtual_key": selection.slug,
@@ -189,7 +189,7 @@ async def _build_provider_job(session: TenantSession, data: CreateBatch, headers
 
 async def _check_active_batches(session: TenantSession, maximum: int) -> None:
     _ = session.bound_workspace_id
-    if await session.count(batches, [batches.c.status.in_(kit.ACTIVE_STATUSES)]) >= maximum:
+    if await session.count(batches, [batches.c.status.in_(batch_object.ACTIVE_STATUSES)]) >= maximum:
         message = f"{maximum} batches of this workspace are not finished; batches.max_unfinished allows no more"
         raise RateLimitedError(message)
 
@@ -200,14 +200,14 @@ def _build_row(data: CreateBatch, settings: Settings, file_id: str) -> dict[str,
     return {
         "endpoint": data.endpoint,
         "completion_window": data.completion_window,
-        "status": kit.VALIDATING,
+        "status": batch_object.VALIDATING,
         "input_file_id": file_id,
         "model": data.model,
         "details": {
             "metadata": data.metadata,
             "output_seconds": data.output_expires_after and data.output_expires_after.seconds,
         },
-        "moments": {kit.VALIDATING: moment},
+        "moments": {batch_object.VALIDATING: moment},
         "expires_at": moment + settings.batches.window_seconds * file_kit.MS_PER_SECOND,
         "created_at": moment,
         "last_updated_at": moment,
@@ -223,16 +223,18 @@ async def list_batches(
     """Lists the batches of the workspace, newest first."""
     requested = cursor_pages.CursorQuery(limit, file_kit.parse_wire_id(file_kit.BATCH, after) if after else None)
     async with context.read_session() as session:
-        return BatchList.from_rows(await cursor_pages.fetch_rows(session, batches, requested), limit, kit.to_batch)
+        return BatchList.from_rows(
+            await cursor_pages.fetch_rows(session, batches, requested), limit, batch_object.to_batch
+        )
 
 
 @get("/{batch_id:str}", guards=[SCOPE_GUARD], summary="Get batch", tags=TAGS)
 async def get_batch(batch_id: BatchId, context: NamedDependency[RequestContext]) -> Batch:
     """Returns one batch."""
     async with context.read_session() as session:
-        row = await kit.find_batch(session, batch_id)
+        row = await batch_object.find_batch(session, batch_id)
         session.set_requested_row(batches, row)
-        return kit.to_batch(row)
+        return batch_object.to_batch(row)
 
 
 @get(
@@ -247,7 +249,7 @@ async def get_output(
 ) -> Stream:
     """Returns the output of a batch as JSON lines."""
     async with context.read_session() as session:
-        batch = kit.to_batch(await kit.find_batch(session, batch_id))
+        batch = batch_object.to_batch(await batch_object.find_batch(session, batch_id))
         if batch.output_file_id is None:
             raise NotFoundError(f"this batch has no output: it is {batch.status}")
         row = await file_kit.find_file(session, batch.output_file_id)
@@ -260,15 +262,15 @@ async def cancel_batch(
 ) -> Batch:
     """Cancels a batch. No further lines start; running requests finish."""
     async with context.write_session() as session:
-        row = await kit.find_batch(session, batch_id)
-        if row["status"] in {kit.VALIDATING, kit.IN_PROGRESS}:
-            change = kit.status_change(row, kit.CANCELLING)
+        row = await batch_object.find_batch(session, batch_id)
+        if row["status"] in {batch_object.VALIDATING, batch_object.IN_PROGRESS}:
+            change = batch_object.status_change(row, batch_object.CANCELLING)
             await session.update(batches, row["id"], change)
             row = {**row, **change}
-        elif row["status"] not in {kit.CANCELLING, kit.CANCELLED}:
+        elif row["status"] not in {batch_object.CANCELLING, batch_object.CANCELLED}:
             raise ConflictError(f"this batch cannot be cancelled: it is {row['status']}")
     runner.notify()
-    return kit.to_batch(row)
+    return batch_object.to_batch(row)
 
 
 @put("/{batch_id:str}", guards=[SCOPE_GUARD], summary="Update batch", tags=TAGS)
@@ -277,15 +279,15 @@ async def update_batch(
 ) -> Batch:
     """Replaces the output file of a finished batch."""
     async with context.write_session() as session:
-        row = await kit.find_batch(session, batch_id)
+        row = await batch_object.find_batch(session, batch_id)
         session.set_requested_row(batches, row)
         await session.check_precondition(batches, row)
-        if row["status"] not in kit.FINISHED_STATUSES:
+        if row["status"] not in batch_object.FINISHED_STATUSES:
             raise ConflictError(f"this batch is not finished: it is {row['status']}")
         file = await file_kit.find_file(session, data.internal_output_file_id)
         values = {"internal_output_file_id": file["id"], "last_updated_at": now()}
         await session.update(batches, row["id"], values)
-    return kit.to_batch({**row, **values})
+    return batch_object.to_batch({**row, **values})
 
 
 routes = [create_batch, list_batches, get_batch, get_output, cancel_batch, update_batch]

@@ -8,10 +8,8 @@ import msgspec
 from msgspec import Meta
 from sqlalchemy import or_, select
 
-from penstock.kit import prompt_collections as kit
 from penstock.kit.collected_problems import CollectedProblems
 from penstock.kit.crud_routes import CrudRoutes, ListQuery
-from penstock.kit.prompt_collections import COLLECTIONS, CollectionContents
 from penstock.kit.route_parameters import SearchFilter, WorkspaceFilter
 from penstock.kit.shared_fields import (
     ArchiveStatus,
@@ -24,6 +22,8 @@ from penstock.kit.shared_fields import (
     WorkspaceId,
     WorkspaceIdOrSlug,
 )
+from penstock.prompts import collections as prompt_collections
+from penstock.prompts.collections import COLLECTIONS, CollectionContents
 from penstock.schemas import EmptyResponse, row_to_struct
 from penstock.store.prompt_tables import collections
 
@@ -111,12 +111,14 @@ async def create_collection(session: TenantSession, data: CreateCollection) -> C
     problems = CollectedProblems()
     if data.parent_collection_id is not None:
         with problems.check():
-            parent = await kit.find_parent_collection(session, path, data.parent_collection_id)
-            await kit.check_new_parent(session, parent)
+            parent = await prompt_collections.find_parent_collection(session, path, data.parent_collection_id)
+            await prompt_collections.check_new_parent(session, parent)
     with problems.check():
         # If the parent collection does not exist, the workspace may be unknown, so its collections are not counted.
         if parent or data.parent_collection_id is None or session.workspace_id:
-            await kit.reject_too_many(session, parent["workspace_id"] if parent else session.required_workspace_id)
+            await prompt_collections.reject_too_many(
+                session, parent["workspace_id"] if parent else session.required_workspace_id
+            )
     problems.raise_all()
     workspace_id: str = parent["workspace_id"] if parent else session.required_workspace_id
     row = await COLLECTIONS.create(
@@ -142,12 +144,12 @@ async def update_collection(session: TenantSession, row: Row, data: UpdateCollec
 
 async def delete_collection(session: TenantSession, row: Row) -> None:
     """Deletes an empty collection. The default collection of a workspace cannot be deleted."""
-    await kit.reject_if_in_use(session, row)
+    await prompt_collections.reject_if_in_use(session, row)
     await COLLECTIONS.delete(session, row)
 
 
 async def _render_list(session: TenantSession, rows: list[Row]) -> list[CollectionSummary]:
-    contents = await kit.count_contents(session, [row["id"] for row in rows])
+    contents = await prompt_collections.count_contents(session, [row["id"] for row in rows])
     return [row_to_struct(CollectionSummary, row, collection_details=contents[row["id"]]) for row in rows]
 
 
@@ -155,7 +157,7 @@ async def _render_details(session: TenantSession, rows: list[Row]) -> list[Colle
     ids = [row["id"] for row in rows]
     query = select(collections).where(collections.c.parent_collection_id.in_(ids)).order_by(collections.c.name)
     children = await session.organisation().fetch_rows(query, collections)
-    contents = await kit.count_contents(session, [child["id"] for child in children])
+    contents = await prompt_collections.count_contents(session, [child["id"] for child in children])
     below: dict[str, list[ChildCollection]] = {}
     for child in children:
         detail: Any = row_to_struct(ChildCollection, child, collection_details=contents[child["id"]])

@@ -13,6 +13,7 @@ from sqlalchemy import or_, select
 
 from penstock.authorization import require_scopes
 from penstock.ids import new_id
+from penstock.integrations.missing_providers import WarningsField, find_missing_providers
 from penstock.kit import references, shared_fields, versions
 from penstock.kit.compat import SHOWN_OPTION
 from penstock.kit.crud_routes import CrudRoutes, ListQuery
@@ -20,7 +21,6 @@ from penstock.kit.engine_validation import validate_document
 from penstock.kit.numbered_pages import PageRequest, search_conditions
 from penstock.kit.resource import Resource
 from penstock.kit.route_parameters import IdOrSlug, SearchFilter, WorkspaceFilter
-from penstock.kit.saved_providers import WarningsField, find_missing_providers
 from penstock.kit.shared_fields import UNSET, UnsetType
 from penstock.kit.tenant_session import RequestContext, TenantSession
 from penstock.schemas import ListResponse, field_error, row_to_struct, sent_fields

@@ -14,10 +14,10 @@ from msgspec import Meta
 from penstock import engine
 from penstock.authorization import require_scopes
 from penstock.errors import ForbiddenError
-from penstock.kit import guardrails as kit
-from penstock.kit.guardrail_trial import build_text_subject
+from penstock.guardrails import saved_guardrails
+from penstock.guardrails.trial import build_text_subject
+from penstock.guardrails.trial_plans import plan_trials
 from penstock.kit.tenant_session import RequestContext, TenantSession
-from penstock.kit.trial_plans import plan_trials
 from penstock.schemas import field_error
 
 TAGS = ["Guardrails"]
@@ -131,8 +131,10 @@ async def moderate_texts(data: JSONBody[ModerateTexts], context: NamedDependency
     """
     texts = _list_texts(data.input, MAX_MODERATED_TEXTS)
     parameters = {"model": data.model, "categories": data.categories or list(ALL_MODERATED), "timeout": 15_000}
-    check = kit.Check(id="gateway.moderateContent", parameters=parameters)
-    content = await kit.make_content(kit.checks_to_builtins([check]), kit.actions_to_builtins(kit.Actions()))
+    check = saved_guardrails.Check(id="gateway.moderateContent", parameters=parameters)
+    content = await saved_guardrails.make_content(
+        saved_guardrails.checks_to_builtins([check]), saved_guardrails.actions_to_builtins(saved_guardrails.Actions())
+    )
     async with context.read_session() as session:
         _require_workspace(session)
         session.require_any_scope(MODEL_SCOPE)

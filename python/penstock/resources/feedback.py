@@ -15,8 +15,8 @@ from msgspec import UNSET, Meta, UnsetType
 from penstock.authorization import require_scopes
 from penstock.errors import NotFoundError
 from penstock.ids import is_uuid, new_id
-from penstock.kit.log_service import LogService, list_items
 from penstock.kit.tenant_session import RequestContext
+from penstock.log_api.service import LogService, list_items
 from penstock.logs.query import FeedbackQuery
 from penstock.logs.spool_format import FEEDBACK
 from penstock.logs.spool_writer import NewFrame

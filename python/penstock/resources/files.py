@@ -16,7 +16,7 @@ from litestar.response import Stream
 from msgspec import Meta
 
 from penstock.authorization import require_scopes
-from penstock.batches import files as kit
+from penstock.batches import files as batch_files
 from penstock.batches.batch_object import ACTIVE_STATUSES
 from penstock.batches.files import File, file_response
 from penstock.batches.runner import BatchRunner
@@ -94,10 +94,10 @@ async def upload_file(
     name = data.file.filename or "file"
     if NUL in name:
         raise field_error("file", f"its name {NUL_MESSAGE}")
-    row = kit.new_file_row(data.purpose, name, life, created_by=context.caller.actor_id)
+    row = batch_files.new_file_row(data.purpose, name, life, created_by=context.caller.actor_id)
     async with context.read_session() as session:
         _ = session.bound_workspace_id
-        await kit.check_workspace_quota(session, settings, _measure_size(data.file))
+        await batch_files.check_workspace_quota(session, settings, _measure_size(data.file))
     row["bytes"] = await _store_content(blobs, row["id"], data.file)
     try:
         async with context.write_session() as session:
@@ -155,10 +155,10 @@ async def list_files(
     """Lists the files of the workspace."""
     conditions = (
         files.c.expires_at > now(),
-        files.c.purpose != kit.LOG_EXPORT_PURPOSE,
+        files.c.purpose != batch_files.LOG_EXPORT_PURPOSE,
         *((files.c.purpose == purpose,) if purpose else ()),
     )
-    last = kit.parse_wire_id(kit.FILE, after) if after else None
+    last = batch_files.parse_wire_id(batch_files.FILE, after) if after else None
     requested = cursor_pages.CursorQuery(limit, last, order == "desc", conditions)
     async with context.read_session() as session:
         return FileList.from_rows(await cursor_pages.fetch_rows(session, files, requested), limit, file_response)
@@ -168,7 +168,7 @@ async def list_files(
 async def get_file(file_id: FileId, context: NamedDependency[RequestContext]) -> File:
     """Returns the metadata of one file."""
     async with context.read_session() as session:
-        row = await kit.find_file(session, file_id)
+        row = await batch_files.find_file(session, file_id)
         session.set_requested_row(files, row)
         return file_response(row)
 
@@ -185,7 +185,7 @@ async def get_content(
 ) -> Stream:
     """Returns the content of a file."""
     async with context.read_session() as session:
-        row = await kit.find_file(session, file_id)
+        row = await batch_files.find_file(session, file_id)
     return await stream_file(blobs, row)
 
 
@@ -215,7 +215,7 @@ async def delete_file(
 ) -> DeletedFile:
     """Deletes a file. Rejects a file that an unfinished batch still reads."""
     async with context.write_session() as session:
-        row = await kit.find_file(session, file_id)
+        row = await batch_files.find_file(session, file_id)
         session.set_requested_row(files, row)
         await session.check_precondition(files, row)
         reads = [batches.c.input_file_id == row["id"], batches.c.status.in_(ACTIVE_STATUSES)]

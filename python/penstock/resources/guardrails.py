@@ -13,14 +13,11 @@ from sqlalchemy import or_
 
 from penstock import engine
 from penstock.authorization import require_scopes
-from penstock.ids import new_id
-from penstock.kit import guardrails as kit
-from penstock.kit import partner_credentials as partner_kit
-from penstock.kit import references, shared_fields, versions
-from penstock.kit.compat import SHOWN_OPTION
-from penstock.kit.guardrail_defaults import find_users
-from penstock.kit.guardrail_documents import ACTIVE, ARCHIVED
-from penstock.kit.guardrail_trial import (
+from penstock.guardrails import saved_credentials, saved_guardrails
+from penstock.guardrails.defaults import find_users
+from penstock.guardrails.documents import ACTIVE, ARCHIVED
+from penstock.guardrails.saved_guardrails import GUARDRAILS, Actions, Check
+from penstock.guardrails.trial import (
     EditedTrialRequest,
     TrialRequest,
     TrialResult,
@@ -28,13 +25,15 @@ from penstock.kit.guardrail_trial import (
     build_subject,
     run_trial,
 )
-from penstock.kit.guardrail_warnings import find_warnings
-from penstock.kit.guardrails import GUARDRAILS, Actions, Check
+from penstock.guardrails.trial_plans import plan_trials
+from penstock.guardrails.warnings import find_warnings
+from penstock.ids import new_id
+from penstock.integrations.missing_providers import WarningsField
+from penstock.kit import references, shared_fields, versions
+from penstock.kit.compat import SHOWN_OPTION
 from penstock.kit.numbered_pages import PageRequest, search_conditions
 from penstock.kit.route_parameters import IdOrSlug, SearchFilter, WorkspaceFilter
-from penstock.kit.saved_providers import WarningsField
 from penstock.kit.tenant_session import RequestContext, TenantSession
-from penstock.kit.trial_plans import plan_trials
 from penstock.schemas import EmptyResponse, ListResponse, field_error, row_to_struct, sent_fields
 from penstock.secrets import config_credentials, guardrail_credentials, partner_credentials
 from penstock.settings import Settings
@@ -62,8 +61,8 @@ class CreateGuardrail(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     """A guardrail to save, for a workspace or for the organisation."""
 
     name: shared_fields.Name
-    checks: kit.ChecksField
-    actions: kit.ActionsField = msgspec.field(default_factory=Actions)
+    checks: saved_guardrails.ChecksField
+    actions: saved_guardrails.ActionsField = msgspec.field(default_factory=Actions)
     status: shared_fields.NewStatus = ACTIVE
     workspace_id: Annotated[
         str | None, Meta(description="id or slug of the workspace that owns it; default: the workspace of the key")
@@ -77,8 +76,8 @@ class UpdateGuardrail(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     """Fields of a guardrail to update; omitted fields keep their values."""
 
     name: shared_fields.OptionalName = UNSET
-    checks: kit.OptionalChecks = UNSET
-    actions: kit.OptionalActions = UNSET
+    checks: saved_guardrails.OptionalChecks = UNSET
+    actions: saved_guardrails.OptionalActions = UNSET
     status: Annotated[
         Literal["active", "archived"] | UnsetType, Meta(description="an archived guardrail cannot be used")
     ] = UNSET
@@ -117,7 +116,7 @@ class GuardrailDetail(GuardrailSummary, frozen=True, kw_only=True):
     """One guardrail with its checks."""
 
     checks: Annotated[list[Check], Meta(description="its checks, with their credentials masked")]
-    actions: kit.ActionsField
+    actions: saved_guardrails.ActionsField
 
 
 class CheckDescription(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,7 +147,13 @@ async def list_checks() -> ListResponse[CheckDescription]:
     return ListResponse(len(checks), checks)
 
 
-@post("/", status_code=200, guards=[kit.require_either_scope("create")], summary="Create guardrail", tags=TAGS)
+@post(
+    "/",
+    status_code=200,
+    guards=[saved_guardrails.require_either_scope("create")],
+    summary="Create guardrail",
+    tags=TAGS,
+)
 async def create_guardrail(data: JSONBody[CreateGuardrail], context: NamedDependency[RequestContext]) -> SavedGuardrail:
     """Saves a guardrail of a workspace, or of the organisation. Exactly one of `workspace_id` and `organisation_id`
     decides which; a key of a workspace may leave out both.
@@ -156,12 +161,14 @@ async def create_guardrail(data: JSONBody[CreateGuardrail], context: NamedDepend
     if data.workspace_id is not None and data.organisation_id is not None:
         raise field_error("organisation_id", "is not allowed together with workspace_id; send one of them")
     checks, shared = await _load_shared(context, data.workspace_id, data.checks)
-    content = await kit.make_content(checks, kit.actions_to_builtins(data.actions), shared=shared)
+    content = await saved_guardrails.make_content(
+        checks, saved_guardrails.actions_to_builtins(data.actions), shared=shared
+    )
     async with context.write_session(data.workspace_id) as session:
-        workspace_id = kit.choose_owner(session, data.organisation_id)
-        session.require_any_scope(kit.scope_for_verb(workspace_id, "create"))
+        workspace_id = saved_guardrails.choose_owner(session, data.organisation_id)
+        session.require_any_scope(saved_guardrails.scope_for_verb(workspace_id, "create"))
         # The credentials of partners may have been deleted since the checks were validated.
-        await partner_kit.reject_missing(session, workspace_id, checks)
+        await saved_credentials.reject_missing(session, workspace_id, checks)
         row_id = new_id()
         row = await GUARDRAILS.create(
             session,
@@ -170,17 +177,17 @@ async def create_guardrail(data: JSONBody[CreateGuardrail], context: NamedDepend
                 "workspace_id": workspace_id,
                 "slug": await session.generate_unused_slug(guardrails, "pg", data.name, 6),
                 "name": data.name,
-                **await kit.seal_content(session, row_id, content),
+                **await saved_guardrails.seal_content(session, row_id, content),
                 "status": data.status,
                 "owner_id": session.caller.actor_id,
                 "updated_by": session.caller.actor_id,
             },
         )
-        await kit.save_version(session, row, content)
+        await saved_guardrails.save_version(session, row, content)
         return await _to_saved(session, row, content)
 
 
-@get("/", guards=[kit.require_either_scope("list")], summary="List guardrails", tags=TAGS)
+@get("/", guards=[saved_guardrails.require_either_scope("list")], summary="List guardrails", tags=TAGS)
 async def list_guardrails(
     context: NamedDependency[RequestContext],
     page: NamedDependency[PageRequest],
@@ -200,8 +207,8 @@ async def list_guardrails(
         conditions.append(guardrails.c.id.in_(guardrail_ids))
     async with context.read_session(workspace_id) as session:
         if organisation_id is not None:
-            kit.choose_owner(session, organisation_id)
-            session.require_any_scope(kit.scope_for_verb(None, "list"))
+            saved_guardrails.choose_owner(session, organisation_id)
+            session.require_any_scope(saved_guardrails.scope_for_verb(None, "list"))
             conditions.append(guardrails.c.workspace_id.is_(None))
         else:
             conditions.append(_listed_condition(session))
@@ -213,24 +220,24 @@ def _listed_condition(session: TenantSession) -> ColumnElement[bool]:
     """Returns the SQL condition for the guardrails that the scopes of the caller allow it to list."""
     is_organisations = guardrails.c.workspace_id.is_(None)
     conditions = {
-        kit.scope_for_verb("some", "list"): ~is_organisations,
-        kit.scope_for_verb(None, "list"): is_organisations,
+        saved_guardrails.scope_for_verb("some", "list"): ~is_organisations,
+        saved_guardrails.scope_for_verb(None, "list"): is_organisations,
     }
     return or_(*(condition for scope, condition in conditions.items() if scope in session.granted_scopes))
 
 
-@get("/{key:str}", guards=[kit.require_either_scope("read")], summary="Get guardrail", tags=TAGS)
+@get("/{key:str}", guards=[saved_guardrails.require_either_scope("read")], summary="Get guardrail", tags=TAGS)
 async def get_guardrail(
     key: IdOrSlug, context: NamedDependency[RequestContext], workspace_id: WorkspaceFilter = None
 ) -> GuardrailDetail:
     """Returns a guardrail with its credentials masked."""
     async with context.read_session(workspace_id) as session:
-        return row_to_struct(GuardrailDetail, await kit.get_guardrail(session, key, "read"))
+        return row_to_struct(GuardrailDetail, await saved_guardrails.get_guardrail(session, key, "read"))
 
 
 @get(
     "/{key:str}/versions",
-    guards=[kit.require_either_scope("read")],
+    guards=[saved_guardrails.require_either_scope("read")],
     summary="List versions of a guardrail",
     tags=TAGS,
 )
@@ -242,14 +249,14 @@ async def list_versions(
 ) -> ListResponse[GuardrailDetail]:
     """Lists the versions of a guardrail, newest first."""
     async with context.read_session(workspace_id) as session:
-        row = await kit.get_guardrail(session, key, "read")
+        row = await saved_guardrails.get_guardrail(session, key, "read")
         total, rows = await versions.list_versions(session, row["id"], page)
         return ListResponse(total, [_to_version_detail(row, version) for version in rows])
 
 
 @get(
     "/{key:str}/references",
-    guards=[kit.require_either_scope("read")],
+    guards=[saved_guardrails.require_either_scope("read")],
     summary="List what uses a guardrail",
     tags=TAGS,
 )
@@ -260,13 +267,13 @@ async def list_references(
     caller may not see.
     """
     async with context.read_session(workspace_id) as session:
-        row = await kit.get_guardrail(session, key, "read")
+        row = await saved_guardrails.get_guardrail(session, key, "read")
         return references.list_visible(session, await find_users(session, row))
 
 
 @put(
     "/{key:str}",
-    guards=[kit.require_either_scope("update")],
+    guards=[saved_guardrails.require_either_scope("update")],
     summary="Update guardrail",
     tags=TAGS,
     opt={SHOWN_OPTION: GuardrailDetail},
@@ -283,27 +290,27 @@ async def update_guardrail(
     values: dict[str, Any] = {name: value for name, value in sent_fields(data).items() if name in {"name", "status"}}
     valid = await _validate_update(context, workspace_id, key, data)
     async with context.write_session(workspace_id) as session:
-        before = await kit.get_guardrail(session, key, "update")
+        before = await saved_guardrails.get_guardrail(session, key, "update")
         # The precondition applies even if the request changes nothing.
         await session.check_precondition(guardrails, before)
         await context.check_unchanged(session, row_to_struct(GuardrailDetail, before))
         if values.get("status") == ARCHIVED and before["status"] != ARCHIVED:
             references.reject_if_used("guardrail", before["slug"], await find_users(session, before))
-        old = await kit.open_content(session, before, before)
+        old = await saved_guardrails.open_content(session, before, before)
         content = await _changed_content(session, before, data, old, valid)
         is_changed = not content.is_same(old)
         if is_changed:
-            values |= await kit.seal_content(session, before["id"], content)
+            values |= await saved_guardrails.seal_content(session, before["id"], content)
         row = await GUARDRAILS.update(session, before, {**values, "updated_by": session.caller.actor_id})
         if is_changed:
-            await kit.save_version(session, row, content)
+            await saved_guardrails.save_version(session, row, content)
         return await _to_saved(session, row, content)
 
 
 @delete(
     "/{key:str}",
     status_code=200,
-    guards=[kit.require_either_scope("delete")],
+    guards=[saved_guardrails.require_either_scope("delete")],
     summary="Delete guardrail",
     tags=TAGS,
 )
@@ -312,7 +319,7 @@ async def delete_guardrail(
 ) -> EmptyResponse:
     """Deletes a guardrail with its versions. Rejects one that is a default or that a config names."""
     async with context.write_session(workspace_id) as session:
-        row = await kit.get_guardrail(session, key, "delete")
+        row = await saved_guardrails.get_guardrail(session, key, "delete")
         references.reject_if_used("guardrail", row["slug"], await find_users(session, row))
         await versions.delete_versions(session, row["id"])
         await GUARDRAILS.delete(session, row)
@@ -322,7 +329,7 @@ async def delete_guardrail(
 @post(
     "/test",
     status_code=200,
-    guards=[kit.require_either_scope("create")],
+    guards=[saved_guardrails.require_either_scope("create")],
     summary="Test checks",
     tags=TAGS,
     opt={"changes_nothing": True},
@@ -337,9 +344,11 @@ async def try_checks(
     whose saved providers they name: that of the key, or `workspace_id`.
     """
     checks, shared = await _load_shared(context, workspace_id, data.checks)
-    content = await kit.make_content(checks, kit.actions_to_builtins(data.actions), shared=shared)
-    content = kit.complete_content(content, shared)
-    if kit.asks_models(content):
+    content = await saved_guardrails.make_content(
+        checks, saved_guardrails.actions_to_builtins(data.actions), shared=shared
+    )
+    content = saved_guardrails.complete_content(content, shared)
+    if saved_guardrails.asks_models(content):
         async with context.read_session(workspace_id) as session:
             return _plan_trial(session, session.workspace_id, content, data)
     return await run_trial(settings, content, data)
@@ -349,21 +358,25 @@ async def _load_shared(
     context: RequestContext, workspace_id: str | None, sent: Sequence[Check]
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Returns checks as JSON objects, and the credentials of the organisation that they need."""
-    checks = kit.checks_to_builtins(sent)
+    checks = saved_guardrails.checks_to_builtins(sent)
     if not partner_credentials.find_partners(checks):
         return checks, {}
     async with context.read_session(workspace_id) as session:
-        return checks, await partner_kit.load_shared(session, session.workspace_id, checks)
+        return checks, await saved_credentials.load_shared(session, session.workspace_id, checks)
 
 
 def _plan_trial(
-    session: TenantSession, workspace_id: str | None, content: kit.Content, trial: TrialRequest, slug: str = ""
+    session: TenantSession,
+    workspace_id: str | None,
+    content: saved_guardrails.Content,
+    trial: TrialRequest,
+    slug: str = "",
 ) -> TrialResult:
     """Plans a trial whose checks send requests to models. The edge runs the plan and replaces this response."""
     workspace_id = workspace_id or session.workspace_id
     if workspace_id is None:
         raise field_error("workspace_id", "is required, because a check asks a model of a saved provider")
-    session.require_any_scope(*(kit.scope_for_verb(owner, "update") for owner in (None, workspace_id)))
+    session.require_any_scope(*(saved_guardrails.scope_for_verb(owner, "update") for owner in (None, workspace_id)))
     planned: Response[bytes] = plan_trials(session, workspace_id, "trial", content, [build_subject(trial, slug)])
     return cast("TrialResult", planned)
 
@@ -371,7 +384,7 @@ def _plan_trial(
 @post(
     "/{key:str}/test",
     status_code=200,
-    guards=[kit.require_either_scope("read")],
+    guards=[saved_guardrails.require_either_scope("read")],
     summary="Test guardrail",
     tags=TAGS,
     opt={"changes_nothing": True},
@@ -388,13 +401,13 @@ async def try_guardrail(
     update, which needs the scope `guardrails.update`. So does a check that asks a model, which costs tokens.
     """
     async with context.read_session(workspace_id) as session:
-        row = await kit.get_guardrail(session, key, "read")
+        row = await saved_guardrails.get_guardrail(session, key, "read")
         if data.checks is not UNSET or data.actions is not UNSET:
-            session.require_any_scope(kit.scope_for_verb(row["workspace_id"], "update"))
-        content = await _changed_content(session, row, data, await kit.open_content(session, row, row))
-        shared = await partner_kit.load_shared(session, row["workspace_id"], content.checks.masked)
-        content = kit.complete_content(content, shared)
-        if kit.asks_models(content):
+            session.require_any_scope(saved_guardrails.scope_for_verb(row["workspace_id"], "update"))
+        content = await _changed_content(session, row, data, await saved_guardrails.open_content(session, row, row))
+        shared = await saved_credentials.load_shared(session, row["workspace_id"], content.checks.masked)
+        content = saved_guardrails.complete_content(content, shared)
+        if saved_guardrails.asks_models(content):
             return _plan_trial(session, row["workspace_id"], content, data, row["slug"])
     return await run_trial(settings, content, data, row["slug"])
 
@@ -408,8 +421,8 @@ async def _validate_update(
     if data.checks is UNSET and data.actions is UNSET:
         return None
     async with context.read_session(workspace_id) as session:
-        row = await kit.get_guardrail(session, key, "update")
-        old = await kit.open_content(session, row, row)
+        row = await saved_guardrails.get_guardrail(session, key, "update")
+        old = await saved_guardrails.open_content(session, row, row)
         if data.checks is UNSET:
             draft = await _draft_actions(session, row, data.actions, old)
         else:
@@ -418,7 +431,7 @@ async def _validate_update(
     return draft.to_document()
 
 
-async def _validate_draft(draft: kit.Draft, data: UpdateGuardrail | EditedTrialRequest) -> None:
+async def _validate_draft(draft: saved_guardrails.Draft, data: UpdateGuardrail | EditedTrialRequest) -> None:
     await (draft.validate_actions() if data.checks is UNSET else draft.validate())
 
 
@@ -426,9 +439,9 @@ async def _changed_content(
     session: TenantSession,
     row: Row,
     data: UpdateGuardrail | EditedTrialRequest,
-    old: kit.Content,
+    old: saved_guardrails.Content,
     valid: dict[str, Any] | None = None,
-) -> kit.Content:
+) -> saved_guardrails.Content:
     """Returns the content of a guardrail, in which the checks and actions of a request replace the stored ones. `valid`
     is a document that needs no further validation.
     """
@@ -441,30 +454,38 @@ async def _changed_content(
     if draft.to_document() != valid:
         # Another request has changed the stored checks or credentials since the validation.
         await _validate_draft(draft, data)
-    return kit.Content(old.checks, draft.actions) if data.checks is UNSET else draft.to_content()
+    return saved_guardrails.Content(old.checks, draft.actions) if data.checks is UNSET else draft.to_content()
 
 
-async def _draft_actions(session: TenantSession, row: Row, actions: Actions | UnsetType, old: kit.Content) -> kit.Draft:
+async def _draft_actions(
+    session: TenantSession, row: Row, actions: Actions | UnsetType, old: saved_guardrails.Content
+) -> saved_guardrails.Draft:
     """Returns the stored checks with the actions of a request."""
     checks = config_credentials.join_credentials(old.checks)
-    shared = await partner_kit.load_shared(session, row["workspace_id"], checks)
-    return kit.Draft(checks, old.actions if actions is UNSET else kit.actions_to_builtins(actions), shared)
+    shared = await saved_credentials.load_shared(session, row["workspace_id"], checks)
+    return saved_guardrails.Draft(
+        checks, old.actions if actions is UNSET else saved_guardrails.actions_to_builtins(actions), shared
+    )
 
 
 async def _draft_change(
-    session: TenantSession, row: Row, sent: Sequence[Check], actions: Actions | UnsetType, old: kit.Content
-) -> kit.Draft:
+    session: TenantSession, row: Row, sent: Sequence[Check], actions: Actions | UnsetType, old: saved_guardrails.Content
+) -> saved_guardrails.Draft:
     """Returns the checks and actions of a request, with the stored credentials in place of masks."""
-    checks = kit.checks_to_builtins(sent)
+    checks = saved_guardrails.checks_to_builtins(sent)
     older = (
-        await kit.load_older_checks(session, row) if guardrail_credentials.has_unknown_masks(checks, old.checks) else []
+        await saved_guardrails.load_older_checks(session, row)
+        if guardrail_credentials.has_unknown_masks(checks, old.checks)
+        else []
     )
     restored = guardrail_credentials.restore_masks(checks, old.checks, older)
-    shared = await partner_kit.load_shared(session, row["workspace_id"], checks)
-    return kit.Draft(restored, old.actions if actions is UNSET else kit.actions_to_builtins(actions), shared)
+    shared = await saved_credentials.load_shared(session, row["workspace_id"], checks)
+    return saved_guardrails.Draft(
+        restored, old.actions if actions is UNSET else saved_guardrails.actions_to_builtins(actions), shared
+    )
 
 
-async def _to_saved(session: TenantSession, row: Row, content: kit.Content) -> SavedGuardrail:
+async def _to_saved(session: TenantSession, row: Row, content: saved_guardrails.Content) -> SavedGuardrail:
     warnings = await find_warnings(session, row["workspace_id"], content)
     return SavedGuardrail(row["id"], row["slug"], row["version_id"], warnings=warnings)
 

@@ -13,13 +13,13 @@ from litestar.params import JSONBody, QueryParameter
 from msgspec import Meta
 
 from penstock.ids import new_id
-from penstock.kit import integrations as kit
-from penstock.kit import provider_options as forms
+from penstock.integrations import provider_options as forms
+from penstock.integrations import saved_integrations
+from penstock.integrations.saved_integrations import ProviderSlug
+from penstock.integrations.workspace_access import GlobalAccessResponse
+from penstock.integrations.workspace_access import to_access_response as access_shown
 from penstock.kit import shared_fields
 from penstock.kit.compat import SHOWN_OPTION
-from penstock.kit.integration_access import GlobalAccessResponse
-from penstock.kit.integration_access import to_access_response as access_shown
-from penstock.kit.integrations import ProviderSlug
 from penstock.kit.numbered_pages import PageRequest, search_conditions
 from penstock.kit.route_parameters import IdOrSlug, SearchFilter, TagsFilter, WorkspaceFilter
 from penstock.kit.shared_fields import UNSET, UnsetType, tag_conditions
@@ -91,13 +91,13 @@ class UpdateIntegration(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
 class CreatedIntegration(Created, frozen=True, kw_only=True):
     """Id and slug of a new integration, and what in it will fail."""
 
-    warnings: kit.WarningsField = UNSET
+    warnings: saved_integrations.WarningsField = UNSET
 
 
 class UpdatedIntegration(msgspec.Struct, frozen=True):
     """What in the updated integration will fail."""
 
-    warnings: kit.WarningsField = UNSET
+    warnings: saved_integrations.WarningsField = UNSET
 
 
 class IntegrationSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,7 +148,7 @@ KindParam = Annotated[
 @post(
     "/",
     status_code=200,
-    guards=[kit.require_either_scope("create")],
+    guards=[saved_integrations.require_either_scope("create")],
     summary="Create integration",
     tags=TAGS,
 )
@@ -160,10 +160,10 @@ async def create_integration(
     """Stores a provider's credential, for one workspace or for the organisation. An organisation's integration is open
     only to workspaces that are given access.
     """
-    provider = kit.resolve_provider("ai_provider_id", data.ai_provider_id)
+    provider = saved_integrations.resolve_provider("ai_provider_id", data.ai_provider_id)
     async with context.write_session(data.workspace_id) as session:
         workspace_id = session.workspace_id
-        session.require_any_scope(kit.scope_for_verb(workspace_id, "create"))
+        session.require_any_scope(saved_integrations.scope_for_verb(workspace_id, "create"))
         listed = await mappings.check_mappings(session, data.secret_mappings, workspace_id, forms.field_names(provider))
         forms.check_options("configurations", provider, data.configurations, mappings.mapped_options(listed))
         row_id = new_id()
@@ -177,18 +177,18 @@ async def create_integration(
             "pricing_adjustments": msgspec.to_builtins(data.pricing_adjustments),
             "tags": data.tags,
             "default_provider_slug": data.default_provider_slug,
-            **await kit.seal_key(session, row_id, data.key),
-            **await kit.seal_options(session, row_id, "configurations", data.configurations),
+            **await saved_integrations.seal_key(session, row_id, data.key),
+            **await saved_integrations.seal_options(session, row_id, "configurations", data.configurations),
         }
-        await kit.reject_exposed_secrets(session, values)
-        row = await kit.create_integration(session, row_id, values)
+        await saved_integrations.reject_exposed_secrets(session, values)
+        row = await saved_integrations.create_integration(session, row_id, values)
         if data.create_default_provider and workspace_id:
-            await kit.create_missing_providers(session, row, [workspace_id], data.default_provider_slug)
-        warnings = kit.find_warnings(row, settings.upstream.trusted_custom_hosts)
+            await saved_integrations.create_missing_providers(session, row, [workspace_id], data.default_provider_slug)
+        warnings = saved_integrations.find_warnings(row, settings.upstream.trusted_custom_hosts)
         return CreatedIntegration(row["id"], row["slug"], "integration", warnings=warnings)
 
 
-@get("/", guards=[kit.require_either_scope("list")], summary="List integrations", tags=TAGS)
+@get("/", guards=[saved_integrations.require_either_scope("list")], summary="List integrations", tags=TAGS)
 async def list_integrations(
     context: NamedDependency[RequestContext],
     page: NamedDependency[PageRequest],
@@ -200,7 +200,7 @@ async def list_integrations(
     """Lists the workspace's own integrations, and those of the organisation that it may use."""
     async with context.read_session(workspace_id) as session:
         conditions = [
-            *kit.visible_conditions(session.workspace_ids),
+            *saved_integrations.visible_conditions(session.workspace_ids),
             ~integrations.c.brought_along,
             *tag_conditions(integrations, tags),
             *search_conditions(search, integrations.c.name, integrations.c.slug),
@@ -208,23 +208,23 @@ async def list_integrations(
         if kind != "all":
             is_own = integrations.c.workspace_id.is_not(None)
             conditions.append(is_own if kind == "workspace" else ~is_own)
-        total, rows = await kit.INTEGRATIONS.list_page(session.organisation(), page, conditions)
-        resets = await kit.last_reset_times(session, rows)
+        total, rows = await saved_integrations.INTEGRATIONS.list_page(session.organisation(), page, conditions)
+        resets = await saved_integrations.last_reset_times(session, rows)
         return ListResponse(
             total, [row_to_struct(IntegrationSummary, row, **_derive_fields(row, resets)) for row in rows]
         )
 
 
-@get("/{key:str}", guards=[kit.require_either_scope("read")], summary="Get integration", tags=TAGS)
+@get("/{key:str}", guards=[saved_integrations.require_either_scope("read")], summary="Get integration", tags=TAGS)
 async def get_integration(key: IdOrSlug, context: NamedDependency[RequestContext]) -> IntegrationDetail:
     """Returns an integration with its credentials masked."""
     async with context.read_session() as session:
-        return await _to_integration_detail(session, await kit.get_integration(session, key, "read"))
+        return await _to_integration_detail(session, await saved_integrations.get_integration(session, key, "read"))
 
 
 @put(
     "/{key:str}",
-    guards=[kit.require_either_scope("update")],
+    guards=[saved_integrations.require_either_scope("update")],
     summary="Update integration",
     tags=TAGS,
     opt={SHOWN_OPTION: IntegrationDetail},
@@ -239,7 +239,7 @@ async def update_integration(
     unless the address changes: then they must be sent again.
     """
     async with context.write_session() as session:
-        row = await kit.get_integration(session, key, "update")
+        row = await saved_integrations.get_integration(session, key, "update")
         if context.sends_read_fields:
             await context.check_unchanged(session, await _to_integration_detail(session, row))
         values = {name: value for name, value in sent_fields(data).items() if name in {"name", "description", "tags"}}
@@ -254,31 +254,37 @@ async def update_integration(
             if options is UNSET:
                 # New mappings may omit a required field that was mapped before, so the stored configurations are
                 # validated again.
-                options = {**row["configurations"], **await kit.open_secrets(session, row)}
+                options = {**row["configurations"], **await saved_integrations.open_secrets(session, row)}
             forms.check_options("configurations", row["ai_provider_id"], options, mapped)
         if data.configurations is not UNSET:
-            values |= await kit.seal_options(session, row["id"], "configurations", data.configurations, row)
+            values |= await saved_integrations.seal_options(
+                session, row["id"], "configurations", data.configurations, row
+            )
         if data.key is not UNSET:
-            values |= await kit.seal_key(session, row["id"], data.key, row)
+            values |= await saved_integrations.seal_key(session, row["id"], data.key, row)
         sent = None if data.configurations is UNSET else data.configurations
-        await kit.reject_moved_credentials(session, row, values, "configurations", sent)
+        await saved_integrations.reject_moved_credentials(session, row, values, "configurations", sent)
         if data.pricing_adjustments is not UNSET:
             values["pricing_adjustments"] = msgspec.to_builtins(data.pricing_adjustments)
-        await kit.INTEGRATIONS.update(session.organisation(), row, values)
-        return UpdatedIntegration(kit.find_warnings({**row, **values}, settings.upstream.trusted_custom_hosts))
+        await saved_integrations.INTEGRATIONS.update(session.organisation(), row, values)
+        return UpdatedIntegration(
+            saved_integrations.find_warnings({**row, **values}, settings.upstream.trusted_custom_hosts)
+        )
 
 
 @delete(
     "/{key:str}",
     status_code=200,
-    guards=[kit.require_either_scope("delete")],
+    guards=[saved_integrations.require_either_scope("delete")],
     summary="Delete integration",
     tags=TAGS,
 )
 async def delete_integration(key: IdOrSlug, context: NamedDependency[RequestContext]) -> EmptyResponse:
     """Deletes an integration, its credential, and the providers that are based on it."""
     async with context.write_session() as session:
-        await kit.remove_integration(session, await kit.get_integration(session, key, "delete"))
+        await saved_integrations.remove_integration(
+            session, await saved_integrations.get_integration(session, key, "delete")
+        )
         return EmptyResponse()
 
 
@@ -290,9 +296,12 @@ def _derive_fields(row: Row, resets: Mapping[str, int]) -> dict[str, Any]:
 async def _to_integration_detail(session: TenantSession, row: Row) -> IntegrationDetail:
     access = access_shown(row)
     extra_fields = {"global_workspace_access_settings": access, "global_workspace_access": access}
-    extra_fields |= _derive_fields(row, await kit.last_reset_times(session, [row]))
+    extra_fields |= _derive_fields(row, await saved_integrations.last_reset_times(session, [row]))
     return row_to_struct(
-        IntegrationDetail, row, **extra_fields, workspace_count=len(await kit.usable_workspace_ids(session, row))
+        IntegrationDetail,
+        row,
+        **extra_fields,
+        workspace_count=len(await saved_integrations.usable_workspace_ids(session, row)),
     )
 
 

@@ -11,7 +11,7 @@ from litestar.params import FromPath, FromQuery
 
 from penstock.authorization import authenticate, engine_only
 from penstock.errors import NotFoundError
-from penstock.kit.trial_plans import take_plan
+from penstock.guardrails.trial_plans import take_plan
 from penstock.metrics import MetricsStore
 from penstock.node_store import NodeStore
 from penstock.snapshot.build import SnapshotChannel

@@ -10,10 +10,8 @@ from msgspec import UNSET, Meta, UnsetType
 
 from penstock.errors import ConflictError, Problem
 from penstock.ids import LABEL_NAME_PATTERN
-from penstock.kit import labels as kit
 from penstock.kit.collected_problems import CollectedProblems
 from penstock.kit.crud_routes import CrudRoutes, ListQuery, plain_renderer
-from penstock.kit.labels import LABELS
 from penstock.kit.route_parameters import WorkspaceFilter
 from penstock.kit.shared_fields import (
     ArchiveStatus,
@@ -27,6 +25,8 @@ from penstock.kit.shared_fields import (
     WorkspaceId,
     WorkspaceIdOrSlug,
 )
+from penstock.prompts import labels as saved_labels
+from penstock.prompts.labels import LABELS
 from penstock.schemas import EmptyResponse, sent_fields
 from penstock.store.prompt_tables import labels
 
@@ -109,12 +109,12 @@ async def create_label(session: TenantSession, data: CreateLabel) -> CreatedLabe
         session.caller.check_organisation(organisation_id)
     workspace_id = session.required_workspace_id
     if data.protected:
-        session.require_any_scope(kit.PUBLISH_SCOPE)
+        session.require_any_scope(saved_labels.PUBLISH_SCOPE)
     problems = CollectedProblems()
     with problems.check():
-        await kit.reject_taken_name(session, data.name, workspace_id)
+        await saved_labels.reject_taken_name(session, data.name, workspace_id)
     with problems.check():
-        await kit.reject_too_many(session, workspace_id)
+        await saved_labels.reject_too_many(session, workspace_id)
     problems.raise_all()
     values = {name: getattr(data, name) for name in ("name", "description", "color_code", "protected")}
     owner = {"workspace_id": workspace_id, "created_by": session.caller.actor_id}
@@ -129,24 +129,24 @@ async def update_label(session: TenantSession, row: Row, data: UpdateLabel) -> E
     """
     values: dict[str, Any] = sent_fields(data)
     if row["protected"] or values.get("protected", row["protected"]):
-        session.require_any_scope(kit.PUBLISH_SCOPE)
+        session.require_any_scope(saved_labels.PUBLISH_SCOPE)
     is_renamed = data.name not in {UNSET, row["name"]}
     if is_renamed:
         if row["is_universal"]:
             reason = f"cannot be changed: the label {row['name']!r} is built in"
             raise ConflictError(f"name {reason}", [Problem("name", reason)])
-        await kit.reject_taken_name(session, values["name"], row["workspace_id"])
+        await saved_labels.reject_taken_name(session, values["name"], row["workspace_id"])
     await LABELS.update(session, row, values)
     if is_renamed:
-        await kit.mark_prompts_changed(session, row)
+        await saved_labels.mark_prompts_changed(session, row)
     return EmptyResponse()
 
 
 async def delete_label(session: TenantSession, row: Row) -> None:
     """Deletes a label that is on no version. Built-in labels cannot be deleted."""
     if row["protected"]:
-        session.require_any_scope(kit.PUBLISH_SCOPE)
-    await kit.reject_if_in_use(session, row)
+        session.require_any_scope(saved_labels.PUBLISH_SCOPE)
+    await saved_labels.reject_if_in_use(session, row)
     await LABELS.delete(session, row)
 
 

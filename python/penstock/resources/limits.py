@@ -13,26 +13,27 @@ from msgspec import UNSET, Meta, UnsetType
 
 from penstock.authorization import require_scopes
 from penstock.errors import Problem
-from penstock.kit import limit_policies, limit_status
-from penstock.kit.limit_coverage import PolicyWarning, ReferenceCheck, find_idle_policies, list_policies
-from penstock.kit.limit_demand import DemandReader, RefusedGroup, list_refusals
-from penstock.kit.limit_policies import Conditions, Groups, KeyRules
-from penstock.kit.limit_rates import (
+from penstock.kit.route_parameters import WorkspaceFilter
+from penstock.kit.shared_fields import ObjectType, OptionalTimestamp, WorkspaceId, WorkspaceIdOrSlug
+from penstock.kit.tenant_session import RequestContext, TenantSession
+from penstock.limit_fields import Amount
+from penstock.limits import policies as limit_policies
+from penstock.limits import status as limit_status
+from penstock.limits.coverage import PolicyWarning, ReferenceCheck, find_idle_policies, list_policies
+from penstock.limits.demand import DemandReader, RefusedGroup, list_refusals
+from penstock.limits.policies import Conditions, Groups, KeyRules
+from penstock.limits.rates import (
     UNITS_BY_WINDOW,
     RateEntry,
     find_integration_providers,
     list_rate_rules,
     read_rates,
 )
-from penstock.kit.limit_rules import LimitOwner, to_units
-from penstock.kit.limit_simulation import LimitSimulation, SimulatedPolicy
-from penstock.kit.limit_usage import shown_amount
-from penstock.kit.limits import Amount
-from penstock.kit.log_access import open_log_access
-from penstock.kit.log_service import LogService
-from penstock.kit.route_parameters import WorkspaceFilter
-from penstock.kit.shared_fields import ObjectType, OptionalTimestamp, WorkspaceId, WorkspaceIdOrSlug
-from penstock.kit.tenant_session import RequestContext, TenantSession
+from penstock.limits.rules import LimitOwner, to_units
+from penstock.limits.simulation import LimitSimulation, SimulatedPolicy
+from penstock.limits.usage import shown_amount
+from penstock.log_api.service import LogService
+from penstock.log_api.visibility import open_log_access
 from penstock.metrics import MetricsStore
 from penstock.resources._analytics_graphs import Partial
 from penstock.schemas import ListResponse, format_timestamp, invalid_error

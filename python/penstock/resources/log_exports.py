@@ -13,24 +13,24 @@ from litestar.response import Stream
 from msgspec import UNSET, Meta, UnsetType
 from sqlalchemy import select
 
+from penstock.access.tenant_rules import organisation_rules
 from penstock.authorization import allow_anyone, require_scopes
 from penstock.blobs.store import BlobStore
 from penstock.errors import ConflictError, ForbiddenError, NotFoundError
 from penstock.ids import is_uuid
 from penstock.jobs.log_exports import LogExporter
-from penstock.kit import log_exports as kit
 from penstock.kit.client_ip import public_base_url
 from penstock.kit.compat import SHOWN_OPTION
-from penstock.kit.log_access import denied_export_fields, find_log_access
-from penstock.kit.log_exports import ExportField, RequestedData
-from penstock.kit.log_filters import ExportFilters
-from penstock.kit.log_service import LogService
 from penstock.kit.numbered_pages import PageRequest
 from penstock.kit.resource import Resource
 from penstock.kit.route_parameters import WorkspaceFilter
 from penstock.kit.shared_fields import CreatedAt, CreatedBy, Id, OrganisationId, UpdatedAt, WorkspaceId
-from penstock.kit.tenant_rules import organisation_rules
 from penstock.kit.tenant_session import RequestContext, Services
+from penstock.log_api import exports
+from penstock.log_api.exports import ExportField, RequestedData
+from penstock.log_api.filters import ExportFilters
+from penstock.log_api.service import LogService
+from penstock.log_api.visibility import denied_export_fields, find_log_access
 from penstock.logs.query import ListQuery
 from penstock.resources.files import stream_blob
 from penstock.schemas import ListResponse, field_error, now, row_to_struct
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy import ColumnElement
 
-    from penstock.kit.log_access import LogAccess
     from penstock.kit.tenant_session import TenantSession
+    from penstock.log_api.visibility import LogAccess
     from penstock.store.tenant import Row
 
 TAGS = ["Logs Export"]
@@ -145,12 +145,12 @@ async def create_export(
     workspace_id, access = await _open_workspace(context, data.workspace_id, data.filters)
     total = await _count_logs(log_service, access, data.filters)
     async with context.write_session(workspace_id) as session:
-        kit.reject_denied_fields(data.requested_data, denied_export_fields(await organisation_rules(session)))
+        exports.reject_denied_fields(data.requested_data, denied_export_fields(await organisation_rules(session)))
         row = await EXPORTS.create(
             session,
             {
                 "workspace_id": session.required_workspace_id,
-                "status": kit.DRAFT,
+                "status": exports.DRAFT,
                 "description": data.description,
                 "filters": msgspec.to_builtins(data.filters),
                 "requested_data": list(dict.fromkeys(data.requested_data)),
@@ -185,7 +185,7 @@ async def update_export(
     async with context.write_session(workspace_id) as session:
         row = await _find_export(session, export_id)
         await context.check_unchanged(session, _to_detail(row))
-        if row["status"] != kit.DRAFT:
+        if row["status"] != exports.DRAFT:
             raise ConflictError(f"this export cannot be changed: it is {row['status']}; only a draft can be")
         values: dict[str, Any] = {
             "filters": msgspec.to_builtins(data.filters),
@@ -197,7 +197,7 @@ async def update_export(
         if data.description is not UNSET:
             values["description"] = data.description
         denied = denied_export_fields(await organisation_rules(session))
-        kit.reject_denied_fields(values.get("requested_data", row["requested_data"]), denied)
+        exports.reject_denied_fields(values.get("requested_data", row["requested_data"]), denied)
         await EXPORTS.update(session, row, values)
     return SavedExport(id=row["id"], total=total)
 
@@ -219,7 +219,7 @@ async def get_field_restrictions(
     """Returns the fields that the exports of a workspace may not contain, from the settings of the organisation."""
     async with context.read_session(workspace_id) as session:
         denied: list[Any] = denied_export_fields(await organisation_rules(session))
-    allowed: list[Any] = [name for name in kit.EXPORT_FIELDS if name not in denied]
+    allowed: list[Any] = [name for name in exports.EXPORT_FIELDS if name not in denied]
     return FieldRestrictions(denied_fields=denied, allowed_fields=allowed)
 
 
@@ -237,10 +237,16 @@ async def start_export(
     """Starts an export. One that failed or was stopped starts again from the beginning."""
     async with context.write_session() as session:
         row = await _find_export(session, export_id)
-        if row["status"] not in {kit.DRAFT, kit.FAILED, kit.STOPPED}:
+        if row["status"] not in {exports.DRAFT, exports.FAILED, exports.STOPPED}:
             raise ConflictError(f"this export cannot be started: it is {row['status']}")
-        kit.reject_denied_fields(row["requested_data"], denied_export_fields(await organisation_rules(session)))
-        change = {"status": kit.IN_PROGRESS, "error": None, "total_records": None, "run_by": None, "run_until": None}
+        exports.reject_denied_fields(row["requested_data"], denied_export_fields(await organisation_rules(session)))
+        change = {
+            "status": exports.IN_PROGRESS,
+            "error": None,
+            "total_records": None,
+            "run_by": None,
+            "run_until": None,
+        }
         await EXPORTS.update(session, row, change, "export")
     log_exporter.notify()
     return ExportMessage("Export started; its status becomes success or failed")
@@ -253,9 +259,9 @@ async def cancel_export(
     """Stops an export that is in progress, or a draft."""
     async with context.write_session() as session:
         row = await _find_export(session, export_id)
-        if row["status"] not in {kit.DRAFT, kit.IN_PROGRESS}:
+        if row["status"] not in {exports.DRAFT, exports.IN_PROGRESS}:
             raise ConflictError(f"this export cannot be cancelled: it is {row['status']}")
-        await EXPORTS.update(session, row, {"status": kit.STOPPED})
+        await EXPORTS.update(session, row, {"status": exports.STOPPED})
     log_exporter.notify()
     return ExportMessage("Export stopped")
 
@@ -274,13 +280,15 @@ async def get_download_link(
     """
     async with context.read_session() as session:
         row = await _find_export(session, export_id)
-        if row["status"] != kit.SUCCESS:
+        if row["status"] != exports.SUCCESS:
             raise ConflictError(f"this export has no file: it is {row['status']}")
         await _check_contents_visible(session, row)
         await _find_file(session, row)
-    if url := await blobs.sign_url(row["file_id"], kit.file_name(row["id"]), kit.MEDIA_TYPE, kit.LINK_SECONDS):
+    if url := await blobs.sign_url(
+        row["file_id"], exports.file_name(row["id"]), exports.MEDIA_TYPE, exports.LINK_SECONDS
+    ):
         return ExportLink(url)
-    query = urlencode(kit.sign_link(services.vault, row))
+    query = urlencode(exports.sign_link(services.vault, row))
     return ExportLink(f"{public_base_url(settings, request)}/v1/logs/exports/{row['id']}/file?{query}")
 
 
@@ -289,7 +297,7 @@ async def get_download_link(
     guards=[allow_anyone],
     summary="Download log export",
     tags=TAGS,
-    media_type=kit.MEDIA_TYPE,
+    media_type=exports.MEDIA_TYPE,
 )
 async def download_file(
     export_id: ExportId,
@@ -302,17 +310,17 @@ async def download_file(
     query = (
         select(log_exports.c.id, log_exports.c.file_id, files.c.bytes)
         .join(files, files.c.id == log_exports.c.file_id)
-        .where(log_exports.c.id == export_id, log_exports.c.status == kit.SUCCESS, files.c.expires_at > now())
+        .where(log_exports.c.id == export_id, log_exports.c.status == exports.SUCCESS, files.c.expires_at > now())
     )
     async with services.database.read_connection() as connection:
         row = (await connection.execute(query)).mappings().first() if is_uuid(export_id) else None
     # A missing export results in the same error as a wrong signature, so that others cannot find out which exports
     # exist.
-    kit.check_link(services.vault, dict(row) if row else {"id": "", "file_id": ""}, expires, signature)
+    exports.check_link(services.vault, dict(row) if row else {"id": "", "file_id": ""}, expires, signature)
     if row is None:
         raise ForbiddenError("this link is not valid")
-    fields = {"content-disposition": f'attachment; filename="{kit.file_name(row["id"])}"'}
-    return await stream_blob(blobs, row["file_id"], row["bytes"], kit.MEDIA_TYPE, **fields)
+    fields = {"content-disposition": f'attachment; filename="{exports.file_name(row["id"])}"'}
+    return await stream_blob(blobs, row["file_id"], row["bytes"], exports.MEDIA_TYPE, **fields)
 
 
 async def _open_workspace(
@@ -387,7 +395,7 @@ async def _find_file(session: TenantSession, row: Row) -> Row:
 
 
 def _to_detail(row: Row) -> ExportDetail:
-    return row_to_struct(ExportDetail, row, filters=kit.stored_filters(row), description=row["description"] or "")
+    return row_to_struct(ExportDetail, row, filters=exports.stored_filters(row), description=row["description"] or "")
 
 
 routes = [

@@ -15,12 +15,12 @@ from sqlalchemy import select
 
 from penstock.authorization import require_scopes
 from penstock.errors import NotFoundError, PenstockError, UnavailableError
-from penstock.kit.custom_logs import CustomLog, CustomLogWriter, find_log_origin
-from penstock.kit.log_access import VIEW_SCOPES, open_log_access
-from penstock.kit.log_filters import WORKSPACE_WORDS, GivenFilters, read_log_filters
-from penstock.kit.log_records import SHOWN_COLUMN_NAMES, Log, LogRecord, to_log, to_new_record
-from penstock.kit.log_service import LogService, list_items
 from penstock.kit.tenant_session import RequestContext
+from penstock.log_api.custom_logs import CustomLog, CustomLogWriter, find_log_origin
+from penstock.log_api.filters import WORKSPACE_WORDS, GivenFilters, read_log_filters
+from penstock.log_api.records import SHOWN_COLUMN_NAMES, Log, LogRecord, to_log, to_new_record
+from penstock.log_api.service import LogService, list_items
+from penstock.log_api.visibility import VIEW_SCOPES, open_log_access
 from penstock.logs import messages
 from penstock.logs.query import MAX_PAGE_SIZE, MAX_SEARCH_CHARS, GetQuery, ListQuery
 from penstock.resources._analytics_graphs import Partial
@@ -30,7 +30,7 @@ from penstock.store.tables import organisations
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
-    from penstock.kit.log_access import LogAccess
+    from penstock.log_api.visibility import LogAccess
 
 TAGS = ["Logs"]
 LIST_GUARD = require_scopes("logs.list")

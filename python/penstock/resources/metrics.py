@@ -10,7 +10,7 @@ from litestar.di import NamedDependency
 from penstock.authorization import allow_anyone
 from penstock.errors import ForbiddenError, NotFoundError, UnauthorisedError
 from penstock.kit.client_ip import is_local_client
-from penstock.kit.metrics_report import PROMETHEUS_CONTENT_TYPE, TOKEN_MESSAGE, MetricsReport, has_bearer_token
+from penstock.metrics_report import PROMETHEUS_CONTENT_TYPE, TOKEN_MESSAGE, MetricsReport, has_bearer_token
 from penstock.settings import Settings
 
 

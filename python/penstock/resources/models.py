@@ -14,8 +14,8 @@ from sqlalchemy import or_, select
 
 from penstock.authorization import require_scopes
 from penstock.errors import STORE_UNAVAILABLE_MESSAGE, InvalidError, NotFoundError, UnavailableError
+from penstock.integrations.saved_integrations import usable_condition
 from penstock.kit.client_format import detect_client_format
-from penstock.kit.integrations import usable_condition
 from penstock.kit.route_parameters import WorkspaceFilter
 from penstock.kit.tenant_session import RequestContext, TenantSession
 from penstock.pricing.price_book import PriceBook

@@ -11,15 +11,9 @@ from litestar.params import JSONBody
 from msgspec import UNSET, Meta, UnsetType
 from sqlalchemy import select
 
-from penstock.authorization import require_scopes
-from penstock.kit import roles
-from penstock.kit.authentication import session_ttl_seconds
-from penstock.kit.guardrail_defaults import find_slugs, resolve_guardrails
-from penstock.kit.guardrail_documents import DEFAULT_FIELDS
-from penstock.kit.log_exports import ExportField
-from penstock.kit.resource import Resource
-from penstock.kit.shared_fields import GuardrailReference, Id, ObjectType, Slug
-from penstock.kit.tenant_rules import (
+from penstock.access import roles
+from penstock.access.authentication import session_ttl_seconds
+from penstock.access.tenant_rules import (
     DATA_PLANE,
     MAX_SESSION_SECONDS,
     MIN_SESSION_SECONDS,
@@ -27,7 +21,13 @@ from penstock.kit.tenant_rules import (
     Rules,
     merge_rules,
 )
+from penstock.authorization import require_scopes
+from penstock.guardrails.defaults import find_slugs, resolve_guardrails
+from penstock.guardrails.documents import DEFAULT_FIELDS
+from penstock.kit.resource import Resource
+from penstock.kit.shared_fields import GuardrailReference, Id, ObjectType, Slug
 from penstock.kit.tenant_session import RequestContext, TenantSession
+from penstock.log_api.exports import ExportField
 from penstock.resources.workspaces import WORKSPACES
 from penstock.schemas import EmptyResponse, sent_fields
 from penstock.store.tables import organisations, workspaces

@@ -12,15 +12,15 @@ from litestar.openapi.spec import OpenAPIFormat, OpenAPIMediaType, OpenAPIType, 
 from msgspec import UNSET, Meta, UnsetType
 
 from penstock.authorization import require_scopes
-from penstock.kit.custom_logs import CustomLogWriter, find_log_origin
-from penstock.kit.log_service import LogService
-from penstock.kit.otel_ingest import MAX_BODY_BYTES, LogReader, read_body
-from penstock.kit.otel_protobuf import PROTOBUF_TYPE, OtlpItems, encode_response, is_protobuf
 from penstock.kit.tenant_session import RequestContext
+from penstock.log_api.custom_logs import CustomLogWriter, find_log_origin
+from penstock.log_api.service import LogService
+from penstock.otel.ingest import MAX_BODY_BYTES, LogReader, read_body
+from penstock.otel.protobuf import PROTOBUF_TYPE, OtlpItems, encode_response, is_protobuf
 from penstock.settings import Settings
 
 if TYPE_CHECKING:
-    from penstock.kit.otel_ingest import ReceivedLogs
+    from penstock.otel.ingest import ReceivedLogs
 
 TAGS = ["OpenTelemetry"]
 GUARDS = [require_scopes("completions.write"), require_scopes("logs.write")]

@@ -10,11 +10,12 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from penstock.errors import ConflictError
+from penstock.guardrails import saved_credentials
+from penstock.guardrails.saved_credentials import PARTNER_CREDENTIALS
 from penstock.ids import new_id
-from penstock.kit import partner_credentials as kit
-from penstock.kit import shared_fields, workspace_access
+from penstock.kit import shared_fields
 from penstock.kit.crud_routes import CrudRoutes
-from penstock.kit.partner_credentials import PARTNER_CREDENTIALS
+from penstock.organisation import workspace_access
 from penstock.schemas import Created, EmptyResponse, row_to_struct, sent_fields
 from penstock.secrets import partner_credentials
 from penstock.store.guardrail_tables import partner_credentials as table
@@ -99,9 +100,9 @@ async def render_rows(_session: TenantSession, rows: list[Row]) -> list[PartnerC
 
 async def validate_new(_context: RequestContext, data: CreatePartnerCredentials) -> JsonObject:
     """Validates new credentials. Returns them as parameters of a check."""
-    kit.reject_unknown_partner(data.partner)
-    parameters = kit.restore_masks(data.partner, data.credentials, data.base_url)
-    await kit.reject_unusable(data.partner, parameters, kit.CheckValidator())
+    saved_credentials.reject_unknown_partner(data.partner)
+    parameters = saved_credentials.restore_masks(data.partner, data.credentials, data.base_url)
+    await saved_credentials.reject_unusable(data.partner, parameters, saved_credentials.CheckValidator())
     return parameters
 
 
@@ -118,7 +119,7 @@ async def create_credentials(session: TenantSession, data: CreatePartnerCredenti
         **owner,
         **workspace_access.ALL_WORKSPACES,
         **await workspace_access.resolve_access(session, data, []),
-        **await kit.seal_parameters(session, owner, parameters),
+        **await saved_credentials.seal_parameters(session, owner, parameters),
         "created_by": session.caller.actor_id,
     }
     row = await PARTNER_CREDENTIALS.create(session, values)
@@ -131,43 +132,45 @@ async def _restore_sent(session: TenantSession, row: Row, data: UpdatePartnerCre
     if not {"credentials", "base_url"} & sent.keys():
         return None
     credentials, base_url = (sent.get(name, row[name]) for name in ("credentials", "base_url"))
-    return await kit.restore_credentials(session, row, credentials, base_url)
+    return await saved_credentials.restore_credentials(session, row, credentials, base_url)
 
 
-async def validate_update(context: RequestContext, key: str, data: UpdatePartnerCredentials) -> kit.CheckValidator:
+async def validate_update(
+    context: RequestContext, key: str, data: UpdatePartnerCredentials
+) -> saved_credentials.CheckValidator:
     """Validates changed credentials, also with the guardrails that use them. Returns what it found valid."""
-    validator = kit.CheckValidator()
+    validator = saved_credentials.CheckValidator()
     async with context.read_session() as session:
         row = await PARTNER_CREDENTIALS.get(session, key)
         parameters = await _restore_sent(session, row, data)
-        users = await kit.find_users(session, row["slug"]) if parameters else []
+        users = await saved_credentials.find_users(session, row["slug"]) if parameters else []
     if parameters:
-        await kit.reject_unusable(row["slug"], parameters, validator)
-        await kit.reject_unsuitable(row["slug"], parameters, users, validator)
+        await saved_credentials.reject_unusable(row["slug"], parameters, validator)
+        await saved_credentials.reject_unsuitable(row["slug"], parameters, users, validator)
     return validator
 
 
 async def update_credentials(
-    session: TenantSession, row: Row, data: UpdatePartnerCredentials, validator: kit.CheckValidator
+    session: TenantSession, row: Row, data: UpdatePartnerCredentials, validator: saved_credentials.CheckValidator
 ) -> EmptyResponse:
     """Updates the credentials of a partner; requests use them within a second. Returns 400 or 409 if a guardrail that
     uses them would no longer work.
     """
     values = await workspace_access.resolve_access(session, data, row["allowed_workspaces"])
     parameters = await _restore_sent(session, row, data)
-    users = await kit.find_users(session, row["slug"])
+    users = await saved_credentials.find_users(session, row["slug"])
     if parameters:
-        await kit.reject_unusable(row["slug"], parameters, validator)
-        await kit.reject_unsuitable(row["slug"], parameters, users, validator)
-        values |= await kit.seal_parameters(session, row, parameters)
-    kit.reject_removed_access(await PARTNER_CREDENTIALS.update(session, row, values), users)
-    await kit.publish_users(session, users)
+        await saved_credentials.reject_unusable(row["slug"], parameters, validator)
+        await saved_credentials.reject_unsuitable(row["slug"], parameters, users, validator)
+        values |= await saved_credentials.seal_parameters(session, row, parameters)
+    saved_credentials.reject_removed_access(await PARTNER_CREDENTIALS.update(session, row, values), users)
+    await saved_credentials.publish_users(session, users)
     return EmptyResponse()
 
 
 async def delete_credentials(session: TenantSession, row: Row) -> None:
     """Deletes the credentials of a partner. Rejects those that a guardrail uses."""
-    await kit.reject_if_used(session, row["slug"])
+    await saved_credentials.reject_if_used(session, row["slug"])
     await PARTNER_CREDENTIALS.delete(session, row)
 
 

@@ -12,18 +12,17 @@ from msgspec import UNSET, Meta, UnsetType
 from sqlalchemy import or_, select
 
 from penstock.authorization import require_scopes
-from penstock.kit import partials as kit
-from penstock.kit import prompts as prompt_kit
 from penstock.kit import shared_fields
 from penstock.kit import versions as saved_versions
 from penstock.kit.collected_problems import CollectedProblems
 from penstock.kit.crud_routes import CrudRoutes, ListQuery, plain_renderer
 from penstock.kit.numbered_pages import PageRequest
-from penstock.kit.partials import PARTIALS
-from penstock.kit.prompt_collections import find_parent_collection, resolve_collection
-from penstock.kit.prompt_templates import check_template
 from penstock.kit.route_parameters import IdOrSlug, SearchFilter, WorkspaceFilter
 from penstock.kit.tenant_session import RequestContext
+from penstock.prompts import partials, saved_prompts
+from penstock.prompts.collections import find_parent_collection, resolve_collection
+from penstock.prompts.partials import PARTIALS
+from penstock.prompts.templates import check_template
 from penstock.resources._prompt_versions import IN_WORKSPACE, DefaultVersion, VersionStatus
 from penstock.schemas import (
     EmptyResponse,
@@ -158,11 +157,13 @@ async def create_partial(session: TenantSession, data: CreatePartial) -> Created
     with problems.check():
         collection = await find_parent_collection(session, "collection_id", data.collection_id)
     with problems.check():
-        await check_template(kit.template_content(data.string))
+        await check_template(partials.template_content(data.string))
     problems.raise_all()
     values = {name: getattr(data, name) for name in ("name", "slug", "string", "status")}
     values["collection_id"] = collection["id"]
-    row, version_id = await kit.create_partial(session, collection["workspace_id"], values, data.version_description)
+    row, version_id = await partials.create_partial(
+        session, collection["workspace_id"], values, data.version_description
+    )
     return CreatedPartial(id=row["id"], slug=row["slug"], version_id=version_id)
 
 
@@ -174,12 +175,12 @@ async def create_partial(session: TenantSession, data: CreatePartial) -> Created
     dependencies=IN_WORKSPACE,
 )
 async def get_partial(
-    key: IdOrSlug, context: NamedDependency[RequestContext], version: prompt_kit.VersionSelector = None
+    key: IdOrSlug, context: NamedDependency[RequestContext], version: saved_prompts.VersionSelector = None
 ) -> PartialDetail:
     """Returns a partial with one of its versions. Partials have no labels."""
     async with context.read_session(context.query_workspace) as session:
         row = await PARTIALS.get(session, key)
-        return _to_detail(row, await prompt_kit.select_version(session, row, version))
+        return _to_detail(row, await saved_prompts.select_version(session, row, version))
 
 
 async def update_partial(session: TenantSession, row: Row, data: UpdatePartial) -> UpdatedPartial:
@@ -198,15 +199,15 @@ async def update_partial(session: TenantSession, row: Row, data: UpdatePartial) 
             values["collection_id"] = collection["id"]
     with problems.check():
         if data.string is not UNSET:
-            await check_template(kit.template_content(data.string))
+            await check_template(partials.template_content(data.string))
     problems.raise_all()
     if values.get("status", row["status"]) != row["status"]:
-        await kit.check_status_change(session, row, values["status"])
-    latest = await prompt_kit.select_version(session, row, None)
+        await partials.check_status_change(session, row, values["status"])
+    latest = await saved_prompts.select_version(session, row, None)
     version_id: str = latest["id"]
     if data.string is not UNSET and data.string != latest["content"]["string"]:
         description = None if data.description is UNSET else data.description
-        changed, version_id = await kit.add_version(session, row, data.string, description)
+        changed, version_id = await partials.add_version(session, row, data.string, description)
         values |= changed
     await PARTIALS.update(session, row, values)
     return UpdatedPartial(prompt_partial_version_id=version_id)
@@ -214,7 +215,7 @@ async def update_partial(session: TenantSession, row: Row, data: UpdatePartial) 
 
 async def delete_partial(session: TenantSession, row: Row) -> None:
     """Deletes a partial with all of its versions, unless a partial or a published version of a prompt includes it."""
-    await kit.delete_partial(session, row)
+    await partials.delete_partial(session, row)
 
 
 @get(
@@ -247,14 +248,14 @@ async def publish_version(
     """Makes a version the one that templates include."""
     async with context.write_session(context.query_workspace) as session:
         row = await PARTIALS.get(session, key)
-        version = await prompt_kit.find_by_number(session, row, data.version)
-        values = await kit.publish_values(session, row, version)
+        version = await saved_prompts.find_by_number(session, row, data.version)
+        values = await partials.publish_values(session, row, version)
         await PARTIALS.update(session, row, values, "publish")
         return EmptyResponse()
 
 
 async def _render_newest(session: TenantSession, rows: list[Row]) -> list[PartialDetail]:
-    return [_to_detail(row, await prompt_kit.select_version(session, row, None)) for row in rows]
+    return [_to_detail(row, await saved_prompts.select_version(session, row, None)) for row in rows]
 
 
 def _to_detail(row: Row, version: Row) -> PartialDetail:

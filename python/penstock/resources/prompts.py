@@ -12,22 +12,22 @@ from msgspec import UNSET, Meta, UnsetType
 from sqlalchemy import or_, select
 
 from penstock.authorization import require_scopes
-from penstock.kit import prompts as kit
-from penstock.kit import shared_fields
+from penstock.integrations.missing_providers import WarningsField
+from penstock.integrations.provider_references import find_prompt_users
+from penstock.kit import shared_fields  # noqa: TC001 - the framework reads the annotations at runtime
 from penstock.kit.collected_problems import CollectedProblems
 from penstock.kit.crud_routes import CrudRoutes, workspace_request_context
 from penstock.kit.numbered_pages import PageRequest
-from penstock.kit.partials import check_references
-from penstock.kit.prompt_collections import find_parent_collection, resolve_collection
-from penstock.kit.prompt_publication import check_removal, shared_conditions
-from penstock.kit.prompt_sharing import SharedPrompt, to_shared_prompt
-from penstock.kit.prompt_templates import check_template
-from penstock.kit.prompts import PROMPTS, PromptContent, PromptSummary, VersionFields
-from penstock.kit.provider_references import find_prompt_users
 from penstock.kit.references import ReferenceList, list_visible
 from penstock.kit.route_parameters import IdOrSlug, SearchFilter
-from penstock.kit.saved_providers import WarningsField
 from penstock.kit.tenant_session import RequestContext, TenantSession
+from penstock.prompts import saved_prompts
+from penstock.prompts.collections import find_parent_collection, resolve_collection
+from penstock.prompts.partials import check_references
+from penstock.prompts.publication import check_removal, shared_conditions
+from penstock.prompts.saved_prompts import PROMPTS, PromptContent, PromptSummary, VersionFields
+from penstock.prompts.sharing import SharedPrompt, to_shared_prompt
+from penstock.prompts.templates import check_template
 from penstock.resources import _prompt_sharing, _prompt_versions
 from penstock.resources._prompt_versions import CreatedPrompt, PromptDetail, render_prompt
 from penstock.schemas import ListResponse, row_to_struct, sent_fields
@@ -54,10 +54,10 @@ class CreatePrompt(VersionFields, frozen=True, forbid_unknown_fields=True, kw_on
     """A prompt to create."""
 
     name: shared_fields.Name
-    string: kit.TemplateField
-    parameters: kit.ParametersField
-    virtual_key: kit.VirtualKeyField
-    model: kit.ModelField = None
+    string: saved_prompts.TemplateField
+    parameters: saved_prompts.ParametersField
+    virtual_key: saved_prompts.VirtualKeyField
+    model: saved_prompts.ModelField = None
     collection_id: CollectionField = None
     slug: shared_fields.ChosenSlug = None
     status: shared_fields.NewStatus = "active"
@@ -80,9 +80,9 @@ class UpdatePrompt(VersionFields, frozen=True, forbid_unknown_fields=True, kw_on
         dict[str, Any] | UnsetType, Meta(description="parameters of the request, such as `max_tokens`")
     ] = UNSET
     virtual_key: Annotated[
-        kit.ProviderSlug | UnsetType, Meta(description="slug of the saved provider that requests are sent to")
+        saved_prompts.ProviderSlug | UnsetType, Meta(description="slug of the saved provider that requests are sent to")
     ] = UNSET
-    model: Annotated[kit.ModelName | UnsetType | None, Meta(description="name of the model")] = UNSET
+    model: Annotated[saved_prompts.ModelName | UnsetType | None, Meta(description="name of the model")] = UNSET
 
 
 class UpdatedPrompt(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,24 +97,24 @@ class UpdatedPrompt(msgspec.Struct, frozen=True, kw_only=True):
 async def create_prompt(session: TenantSession, data: CreatePrompt) -> CreatedPrompt:
     """Creates a prompt. Its first version is the one that requests use, until another one is published."""
     fields = sent_fields(data)
-    content = kit.merge_fields(fields, None)
+    content = saved_prompts.merge_fields(fields, None)
     collection: Row | None = None
     problems = CollectedProblems()
     with problems.check():
         collection = await find_parent_collection(session, "collection_id", data.collection_id)
     with problems.check():
-        kit.check_metadata(fields)
+        saved_prompts.check_metadata(fields)
     with problems.check():
         await check_template(content.content, content.template_metadata)
         if collection:
             await check_references(session, collection["workspace_id"], content.content)
     with problems.check():
-        await kit.check_new_slug(session, collection["workspace_id"] if collection else None, data.slug)
+        await saved_prompts.check_new_slug(session, collection["workspace_id"] if collection else None, data.slug)
     problems.raise_all()
     collection = collection or {}
     values = {"name": data.name, "slug": data.slug, "collection_id": collection["id"], "status": data.status}
-    row, version_id = await kit.create_prompt(session, collection["workspace_id"], values, content)
-    warnings = await kit.find_warnings(session, row, content)
+    row, version_id = await saved_prompts.create_prompt(session, collection["workspace_id"], values, content)
+    warnings = await saved_prompts.find_warnings(session, row, content)
     return CreatedPrompt(id=row["id"], slug=row["slug"], version_id=version_id, warnings=warnings)
 
 
@@ -157,12 +157,12 @@ async def list_prompts(
     dependencies={"context": Provide(workspace_request_context, sync_to_thread=False)},
 )
 async def get_prompt(
-    key: IdOrSlug, context: NamedDependency[RequestContext], version: kit.VersionSelector = None
+    key: IdOrSlug, context: NamedDependency[RequestContext], version: saved_prompts.VersionSelector = None
 ) -> PromptDetail:
     """Returns a prompt with one of its versions. Prompts that other workspaces share can be read, too."""
     async with context.read_session(context.query_workspace) as session:
-        row = await kit.get_readable_prompt(session, key)
-        return await render_prompt(session, row, await kit.select_version(session, row, version))
+        row = await saved_prompts.get_readable_prompt(session, key)
+        return await render_prompt(session, row, await saved_prompts.select_version(session, row, version))
 
 
 @get(
@@ -193,36 +193,36 @@ async def update_prompt(session: TenantSession, row: Row, data: UpdatePrompt) ->
         with problems.check():
             collection = await resolve_collection(session, "collection_id", data.collection_id, row["workspace_id"])
             values["collection_id"] = collection["id"]
-    fields = {name: value for name, value in sent_fields(data).items() if name in kit.VERSION_FIELDS}
+    fields = {name: value for name, value in sent_fields(data).items() if name in saved_prompts.VERSION_FIELDS}
     if not fields:
         problems.raise_all()
         await PROMPTS.update(session, row, values)
         return UpdatedPrompt()
-    latest = await kit.select_version(session, row, None)
+    latest = await saved_prompts.select_version(session, row, None)
     before = PromptContent.from_version(latest)
-    content = kit.merge_fields(fields, before if data.patch else None)
-    is_new = not kit.is_same(content, before)
+    content = saved_prompts.merge_fields(fields, before if data.patch else None)
+    is_new = not saved_prompts.is_same(content, before)
     with problems.check():
-        kit.check_metadata(fields)
+        saved_prompts.check_metadata(fields)
     with problems.check():
         if not data.patch:
-            kit.check_required(fields)
+            saved_prompts.check_required(fields)
     with problems.check():
         if is_new and (data.patch or "string" in fields):
-            await kit.check_content(session, row["workspace_id"], content)
+            await saved_prompts.check_content(session, row["workspace_id"], content)
     problems.raise_all()
     version_id: str = latest["id"]
     if is_new:
-        changed, version_id = await kit.add_version(session, row, content)
+        changed, version_id = await saved_prompts.add_version(session, row, content)
         values |= changed
     await PROMPTS.update(session, row, values)
-    warnings = await kit.find_warnings(session, row, content)
+    warnings = await saved_prompts.find_warnings(session, row, content)
     return UpdatedPrompt(id=row["id"], slug=row["slug"], prompt_version_id=version_id, warnings=warnings)
 
 
 async def delete_prompt(session: TenantSession, row: Row) -> None:
     """Deletes a prompt with all of its versions. Forks of it stay."""
-    await kit.delete_prompt(session, row)
+    await saved_prompts.delete_prompt(session, row)
 
 
 def _to_summary(row: Row, *, with_share: bool) -> PromptSummary:
@@ -230,7 +230,7 @@ def _to_summary(row: Row, *, with_share: bool) -> PromptSummary:
 
 
 async def _render_newest(session: TenantSession, rows: list[Row]) -> list[PromptDetail]:
-    return [await render_prompt(session, row, await kit.select_version(session, row, None)) for row in rows]
+    return [await render_prompt(session, row, await saved_prompts.select_version(session, row, None)) for row in rows]
 
 
 CRUD_ROUTES = CrudRoutes(PROMPTS, "prompt", TAGS)

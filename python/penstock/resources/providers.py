@@ -10,10 +10,10 @@ from litestar.di import NamedDependency
 from msgspec import UNSET, Meta
 
 from penstock.authorization import require_scopes
-from penstock.kit import providers as kit
-from penstock.kit import shared_fields
-from penstock.kit.integrations import PROVIDERS, usable_condition
-from penstock.kit.provider_references import find_provider_users
+from penstock.integrations import saved_providers
+from penstock.integrations.provider_references import find_provider_users
+from penstock.integrations.saved_integrations import PROVIDERS, usable_condition
+from penstock.kit import shared_fields  # noqa: TC001 - the framework reads the annotations at runtime
 from penstock.kit.references import ReferenceList, list_visible
 from penstock.kit.route_parameters import IdOrSlug, WorkspaceFilter
 from penstock.kit.tenant_session import RequestContext
@@ -23,10 +23,10 @@ from penstock.store.tables import integrations
 if TYPE_CHECKING:
     from penstock.kit.tenant_session import TenantSession
 
-PROVIDER_ROUTES = kit.ProviderRoutes(PROVIDERS, "provider", ["Providers"])
+PROVIDER_ROUTES = saved_providers.ProviderRoutes(PROVIDERS, "provider", ["Providers"])
 
 
-class CreateProvider(kit.CreateFields, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class CreateProvider(saved_providers.CreateFields, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A provider to create."""
 
     integration_id: Annotated[str, Meta(description="id or slug of the integration")]
@@ -36,13 +36,13 @@ class CreateProvider(kit.CreateFields, frozen=True, forbid_unknown_fields=True, 
     ] = None
 
 
-class UpdateProvider(kit.UpdateFields, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class UpdateProvider(saved_providers.UpdateFields, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Fields of a provider to update; omitted fields keep their values."""
 
     tags: shared_fields.OptionalTags = UNSET
 
 
-class ProviderDetail(kit.ResponseFields, frozen=True, kw_only=True):
+class ProviderDetail(saved_providers.ResponseFields, frozen=True, kw_only=True):
     """One provider of a workspace."""
 
     last_updated_at: shared_fields.UpdatedAt

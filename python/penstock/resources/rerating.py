@@ -12,11 +12,11 @@ from litestar.params import JSONBody
 from msgspec import UNSET, Meta
 
 from penstock.authorization import require_scopes
-from penstock.kit.log_access import ALL_WORKSPACES, open_log_access
-from penstock.kit.log_filters import DESCRIPTIONS, WORKSPACE_WORDS, parse_filters
-from penstock.kit.log_service import LogService
-from penstock.kit.rerating import ModelRating, Rerater, load_saved_providers
 from penstock.kit.tenant_session import RequestContext
+from penstock.log_api.filters import DESCRIPTIONS, WORKSPACE_WORDS, parse_filters
+from penstock.log_api.rerating import ModelRating, Rerater, load_saved_providers
+from penstock.log_api.service import LogService
+from penstock.log_api.visibility import ALL_WORKSPACES, open_log_access
 from penstock.logs.columns import NANODOLLARS_PER_CENT
 from penstock.pricing.cost_calculator import CostCalculator
 from penstock.resources._analytics_graphs import Cents, Partial

@@ -13,13 +13,15 @@ from sqlalchemy import or_
 
 from penstock.authorization import require_scopes
 from penstock.ids import new_id
-from penstock.kit import provider_options, shared_fields, workspace_access
+from penstock.integrations import provider_options
+from penstock.kit import shared_fields
 from penstock.kit.crud_routes import CrudRoutes, ListQuery, plain_renderer
 from penstock.kit.numbered_pages import PageSizes
 from penstock.kit.resource import Resource
 from penstock.kit.route_parameters import IdOrSlug, TagsFilter
 from penstock.kit.shared_fields import UNSET, UnsetType, tag_conditions
 from penstock.kit.tenant_session import RequestContext, TenantSession
+from penstock.organisation import workspace_access
 from penstock.schemas import Created, EmptyResponse, sent_fields
 from penstock.secrets import mappings, references
 from penstock.store.tables import secret_references

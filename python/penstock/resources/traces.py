@@ -12,10 +12,10 @@ from msgspec import Meta
 
 from penstock.authorization import require_scopes
 from penstock.errors import NotFoundError
-from penstock.kit.log_access import open_log_access
-from penstock.kit.log_filters import WORKSPACE_WORDS
-from penstock.kit.log_service import LogService
 from penstock.kit.tenant_session import RequestContext
+from penstock.log_api.filters import WORKSPACE_WORDS
+from penstock.log_api.service import LogService
+from penstock.log_api.visibility import open_log_access
 from penstock.logs.query import TraceQuery
 
 MAX_TRACE_ID_CHARS = 512

@@ -12,18 +12,18 @@ from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import Meta
 from sqlalchemy import or_
 
+from penstock.access.default_metadata import check_default_metadata
 from penstock.authorization import reject_unusable_scopes, require_scopes, user_scopes
 from penstock.errors import ConflictError
-from penstock.kit import invites, keys, members
 from penstock.kit.client_ip import public_base_url
 from penstock.kit.crud_routes import CrudRoutes, ListQuery
-from penstock.kit.default_metadata import check_default_metadata
-from penstock.kit.invites import INVITES
-from penstock.kit.members import Role
 from penstock.kit.numbered_pages import equality_conditions
 from penstock.kit.route_parameters import EmailFilter
 from penstock.kit.shared_fields import CreatedAt, Email, Id, ObjectType, OptionalTimestamp
 from penstock.kit.tenant_session import RequestContext, TenantSession
+from penstock.organisation import invites, keys, members
+from penstock.organisation.invites import INVITES
+from penstock.organisation.members import Role
 from penstock.schemas import EmptyResponse, field_error, now, row_to_struct, to_milliseconds
 from penstock.settings import Settings
 from penstock.store.tables import invites as rows

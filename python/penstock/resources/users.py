@@ -13,16 +13,16 @@ from sqlalchemy import or_, select
 
 from penstock.authorization import ORGANISATION_ADMIN_ROLES, require_scopes, user_scopes
 from penstock.errors import ConflictError
-from penstock.kit import keys
 from penstock.kit.compat import SHOWN_OPTION
 from penstock.kit.crud_routes import CrudRoutes, ListQuery
-from penstock.kit.invites import cancel_invites_of
-from penstock.kit.members import MEMBER_RESOURCE, USER_RESOURCE, KeepServiceKeys, record_removal
 from penstock.kit.numbered_pages import equality_conditions
 from penstock.kit.route_parameters import EmailFilter
-from penstock.kit.session_revocation import end_sessions
 from penstock.kit.shared_fields import CreatedAt, Email, FirstName, Id, LastName, ObjectType, UpdatedAt
 from penstock.kit.tenant_session import RequestContext, TenantSession
+from penstock.organisation import keys
+from penstock.organisation.invites import cancel_invites_of
+from penstock.organisation.members import MEMBER_RESOURCE, USER_RESOURCE, KeepServiceKeys, record_removal
+from penstock.organisation.session_revocation import end_sessions
 from penstock.schemas import EmptyResponse, row_to_struct, sent_fields
 from penstock.store.tables import api_keys, members, sessions, users
 

@@ -9,10 +9,10 @@ from msgspec import UNSET, Meta, UnsetType
 
 from penstock.errors import ForbiddenError
 from penstock.ids import new_id
-from penstock.kit import integrations
-from penstock.kit import provider_options as forms
-from penstock.kit import providers as kit
-from penstock.kit.integrations import INTEGRATIONS
+from penstock.integrations import provider_options as forms
+from penstock.integrations import saved_integrations as integrations
+from penstock.integrations import saved_providers
+from penstock.integrations.saved_integrations import INTEGRATIONS
 from penstock.kit.resource import Resource
 from penstock.kit.shared_fields import Id, ObjectType, Slug
 from penstock.schemas import Created
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from penstock.kit.tenant_session import TenantSession
     from penstock.store.tenant import Row
 
-VIRTUAL_KEYS = kit.ProviderRoutes(Resource("virtual_keys", providers, publishes=True), "virtual key", ["Virtual keys"])
+VIRTUAL_KEYS = saved_providers.ProviderRoutes(
+    Resource("virtual_keys", providers, publishes=True), "virtual key", ["Virtual keys"]
+)
 AZURE_FIELDS = ("apiVersion", "resourceName", "deploymentName", "deploymentConfig")
 
 BoundedText = Annotated[str, Meta(max_length=4096)]
@@ -47,7 +49,7 @@ AzureDeployments = Annotated[
 ]
 
 
-class NewVirtualKey(kit.CreateFields, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class NewVirtualKey(saved_providers.CreateFields, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A virtual key to create."""
 
     provider: Annotated[str, Meta(description="name of the provider")]
@@ -70,7 +72,7 @@ class NewVirtualKey(kit.CreateFields, frozen=True, forbid_unknown_fields=True, k
     ] = msgspec.field(default_factory=list[SecretMapping])
 
 
-class VirtualKeyUpdate(kit.UpdateFields, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class VirtualKeyUpdate(saved_providers.UpdateFields, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Fields of a virtual key to change; omitted fields stay as they are."""
 
     key: Annotated[BoundedText | UnsetType, Meta(description="new API key; the masked form keeps the current one")] = (
@@ -101,7 +103,7 @@ class CreatedVirtualKey(msgspec.Struct, frozen=True):
     object: ObjectType = "virtual-key"
 
 
-class VirtualKey(kit.ResponseFields, frozen=True, kw_only=True):
+class VirtualKey(saved_providers.ResponseFields, frozen=True, kw_only=True):
     """One virtual key."""
 
     key: Annotated[str, Meta(description="always empty, because the credential is never returned")] = ""

@@ -13,7 +13,7 @@ from sqlalchemy import or_, select
 
 from penstock.authorization import require_scopes
 from penstock.errors import Problem, UnknownReferenceError, join_problems, shorten
-from penstock.kit.guardrail_documents import EXCLUSIONS
+from penstock.guardrails.documents import EXCLUSIONS
 from penstock.kit.resource import Resource
 from penstock.kit.shared_fields import ObjectType
 from penstock.kit.tenant_session import RequestContext, TenantSession

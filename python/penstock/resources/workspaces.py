@@ -12,19 +12,25 @@ from litestar.params import JSONBody, QueryParameter
 from msgspec import Meta
 from sqlalchemy import ColumnElement, Table, or_, select
 
+from penstock.access import roles
+from penstock.access.default_metadata import check_default_metadata
+from penstock.access.tenant_rules import DATA_PLANE, OVERRIDES, WorkspaceRules, merge_rules, organisation_rules
 from penstock.authorization import ORGANISATION_ADMIN_RANK, require_scopes
 from penstock.batches.batch_object import ACTIVE_STATUSES
 from penstock.errors import ConflictError, ForbiddenError, Problem
+from penstock.guardrails.defaults import find_slugs, resolve_guardrails
+from penstock.guardrails.documents import DEFAULT_FIELDS
+from penstock.guardrails.saved_guardrails import GUARDRAILS
 from penstock.ids import SLUG_PATTERN
-from penstock.kit import integrations, keys, limit_policies, members, prompt_workspace, roles, shared_fields
+from penstock.integrations import saved_integrations as integrations
+from penstock.kit import shared_fields
 from penstock.kit.compat import SHOWN_OPTION
-from penstock.kit.default_metadata import check_default_metadata
-from penstock.kit.guardrail_defaults import find_slugs, resolve_guardrails
-from penstock.kit.guardrail_documents import DEFAULT_FIELDS
-from penstock.kit.guardrails import GUARDRAILS
-from penstock.kit.initial_usage import InitialUsageField, check_initial_usage, store_initial_usage
-from penstock.kit.limit_status import NO_USAGE, read_current_usage
-from penstock.kit.limits import (
+from penstock.kit.numbered_pages import PageRequest
+from penstock.kit.resource import Resource
+from penstock.kit.route_parameters import IdOrSlug
+from penstock.kit.shared_fields import UNSET, UnsetType
+from penstock.kit.tenant_session import RequestContext, TenantSession
+from penstock.limit_fields import (
     CurrentUsageField,
     RateLimitListField,
     UsageLimitListField,
@@ -32,14 +38,13 @@ from penstock.kit.limits import (
     check_workspace_limits,
     reject_exceeding_limits,
 )
-from penstock.kit.members import Member, NewMember
-from penstock.kit.numbered_pages import PageRequest
-from penstock.kit.prompt_sharing import reject_shared_prompts
-from penstock.kit.resource import Resource
-from penstock.kit.route_parameters import IdOrSlug
-from penstock.kit.shared_fields import UNSET, UnsetType
-from penstock.kit.tenant_rules import DATA_PLANE, OVERRIDES, WorkspaceRules, merge_rules, organisation_rules
-from penstock.kit.tenant_session import RequestContext, TenantSession
+from penstock.limits import policies as limit_policies
+from penstock.limits.initial_usage import InitialUsageField, check_initial_usage, store_initial_usage
+from penstock.limits.status import NO_USAGE, read_current_usage
+from penstock.organisation import keys, members
+from penstock.organisation.members import Member, NewMember
+from penstock.prompts import workspace as prompt_workspace
+from penstock.prompts.sharing import reject_shared_prompts
 from penstock.resources import _members
 from penstock.resources.configs import CONFIGS
 from penstock.schemas import EmptyResponse, ListResponse, field_error, now, row_to_struct, sent_fields

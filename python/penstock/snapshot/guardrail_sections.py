@@ -11,7 +11,7 @@ import msgspec
 from sqlalchemy import or_, select
 
 from penstock.errors import DecryptionError
-from penstock.kit.guardrail_documents import ACTIVE, to_engine_document
+from penstock.guardrails.documents import ACTIVE, to_engine_document
 from penstock.secrets import config_credentials, partner_credentials
 from penstock.secrets.mappings import may_use_secret
 from penstock.snapshot.sectioned_table import ROW_SKIPPED, CheckedTable

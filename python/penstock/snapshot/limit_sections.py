@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 from sqlalchemy import and_, or_, select
 
-from penstock.kit.integration_limits import list_accesses
-from penstock.kit.limit_rules import (
+from penstock.integrations.limits import list_accesses
+from penstock.limits.rules import (
     LimitOwner,
     embedded_rules,
     integration_counter_id,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Select, Table
     from sqlalchemy.ext.asyncio import AsyncConnection
 
-    from penstock.kit.limit_rules import JsonObject
+    from penstock.limits.rules import JsonObject
     from penstock.snapshot.build import StoreData
     from penstock.store.tenant import Row
 

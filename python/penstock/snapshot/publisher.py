@@ -26,7 +26,7 @@ from penstock.store.tables import change_counter, change_log
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
-    from penstock.kit.token_verification import TokenVerifier
+    from penstock.access.token_verification import TokenVerifier
     from penstock.secrets.references import SecretCache
     from penstock.secrets.vault import MasterKeys, Vault
     from penstock.settings import Settings

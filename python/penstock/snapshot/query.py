@@ -9,12 +9,12 @@ import msgspec
 from sqlalchemy import BigInteger, Integer, Text, and_, case, cast, literal_column, null, or_, select
 
 from penstock import engine
+from penstock.access.tenant_rules import blocks_inline_config
 from penstock.authorization import ORGANISATION_ADMIN_ROLES
 from penstock.errors import DecryptionError
-from penstock.kit import provider_options as forms
-from penstock.kit.guardrail_documents import DEFAULT_FIELDS, effective_defaults
-from penstock.kit.integrations import usable_condition
-from penstock.kit.tenant_rules import blocks_inline_config
+from penstock.guardrails.documents import DEFAULT_FIELDS, effective_defaults
+from penstock.integrations import provider_options as forms
+from penstock.integrations.saved_integrations import usable_condition
 from penstock.pricing import engine_export
 from penstock.pricing.wire_format import PricingConfig
 from penstock.schemas import now

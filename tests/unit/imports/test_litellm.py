@@ -18,7 +18,7 @@ from penstock.imports.findings import Status, iter_leaves, render_path
 from penstock.imports.litellm import import_litellm
 from penstock.imports.output import check_state, find_config_errors
 from penstock.imports.source import Source, parse_yaml
-from penstock.kit.provider_options import check_options
+from penstock.integrations.provider_options import check_options
 from tests.unit.imports_rendering import render_targets
 
 if TYPE_CHECKING:

@@ -12,16 +12,16 @@ import pytest
 from sqlalchemy import insert, select
 
 from penstock import schemas
+from penstock.access.audit import RequestInfo
+from penstock.access.authentication import CallerAuthenticator
 from penstock.authorization import Caller, PresentedCredential
 from penstock.errors import ConflictError, UnauthorisedError
 from penstock.ids import generate_key, new_id, sha256_hex
 from penstock.jobs.rotate import KeyRotator
-from penstock.kit.audit import RequestInfo
-from penstock.kit.authentication import CallerAuthenticator
-from penstock.kit.bootstrap import bootstrap_organisation
-from penstock.kit.keys import KEY_RESOURCES, rotate_key, store_digest
-from penstock.kit.rotation import RotationPolicy, build_policy
 from penstock.kit.tenant_session import Services
+from penstock.organisation.bootstrap import bootstrap_organisation
+from penstock.organisation.keys import KEY_RESOURCES, rotate_key, store_digest
+from penstock.organisation.rotation import RotationPolicy, build_policy
 from penstock.secrets.vault import Vault, load_master_keys
 from penstock.settings import Secret, Settings, Store
 from penstock.store.database import Database

@@ -17,7 +17,7 @@ from penstock.jobs import usage_alerts, usage_ledger
 from penstock.jobs.alert_webhook import AlertWebhook
 from penstock.jobs.usage_alerts import mark_used_groups
 from penstock.jobs.usage_ledger import UsageLedger
-from penstock.kit.limit_rules import integration_counter_id
+from penstock.limits.rules import integration_counter_id
 from penstock.schemas import now
 from penstock.settings import Limits, Records, Settings
 from penstock.settings.secret import Secret

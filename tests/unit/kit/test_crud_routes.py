@@ -16,7 +16,7 @@ from sqlalchemy.schema import CreateTable
 
 from penstock.app import create_app
 from penstock.app.routers import check_guards
-from penstock.kit.bootstrap import bootstrap_organisation
+from penstock.organisation.bootstrap import bootstrap_organisation
 from penstock.settings import Secret, Settings, Store
 from penstock.snapshot.build import Snapshot, SnapshotChannel
 from penstock.store.database import Database

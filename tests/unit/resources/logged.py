@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from penstock.kit.log_service import LogService
+from penstock.log_api.service import LogService
 from penstock.logs.batch import BodyLocation
 from penstock.logs.engines.duckdb import DuckDbEngine
 from penstock.logs.ingest import StoreIngest

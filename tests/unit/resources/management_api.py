@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 
     from penstock.app.application import Application
-    from penstock.kit.log_service import LogService
+    from penstock.log_api.service import LogService
     from tests.unit.asgi import Response
 
 JWT_DISABLED = Jwt()

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from sqlalchemy import insert, select
 
+from penstock.batches.budgets import BatchBudgets, BatchSubject
 from penstock.batches.files import FILE, new_file_row
-from penstock.kit.batch_budgets import BatchBudgets, BatchSubject
 from penstock.store.job_tables import batches, files
 from tests.unit.resources.logged import open_workspace
 from tests.unit.resources.management_api import JWT_SETTINGS, ManagementClient, run_scenario, sign_token

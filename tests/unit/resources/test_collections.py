@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from penstock.kit import prompt_collections as kit
+from penstock.prompts import collections as prompt_collections
 from tests.unit.resources.management_api import ManagementClient, run_scenario
 from tests.unit.resources.prompted import SCOPES, create_partial, create_prompt
 
@@ -53,8 +53,8 @@ def test_all_problems_of_a_collection_are_reported_at_once(bootstrapped_url: Sec
     async def scenario(api: ManagementClient) -> None:
         workspace = (await api.create_workspace())["id"]
         parent = (await default_collection(api, workspace))["id"]
-        monkeypatch.setattr(kit, "MAX_COLLECTIONS", 1)
-        monkeypatch.setattr(kit, "MAX_DEPTH", 1)
+        monkeypatch.setattr(prompt_collections, "MAX_COLLECTIONS", 1)
+        monkeypatch.setattr(prompt_collections, "MAX_DEPTH", 1)
         body = {"name": "x", "workspace_id": workspace}
         for words in ("nested 1 levels deep", "has 1 collections; at most 1 are allowed"):
             await api.expect_error(409, words, "POST", "collections", {**body, "parent_collection_id": parent})
@@ -128,14 +128,14 @@ def test_depth_and_number_of_collections_are_limited(bootstrapped_url: Secret, m
     async def scenario(api: ManagementClient) -> None:
         workspace = (await api.create_workspace())["id"]
         parent: str | None = None
-        for level in range(kit.MAX_DEPTH):
+        for level in range(prompt_collections.MAX_DEPTH):
             parent = (await create_collection(api, workspace, f"level {level}", parent))["id"]
         body = {"name": "too deep", "parent_collection_id": parent}
         await api.expect_error(
             409, "is on level 8; collections may be nested 8 levels deep", "POST", "collections", body
         )
         # The limit includes the default collection.
-        monkeypatch.setattr(kit, "MAX_COLLECTIONS", kit.MAX_DEPTH + 1)
+        monkeypatch.setattr(prompt_collections, "MAX_COLLECTIONS", prompt_collections.MAX_DEPTH + 1)
         body = {"name": "one too many", "workspace_id": workspace}
         await api.expect_error(409, "has 9 collections; at most 9 are allowed", "POST", "collections", body)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.ids import new_id
-from penstock.kit import labels as kit
+from penstock.prompts import labels as saved_labels
 from tests.unit.resources.management_api import ManagementClient, run_scenario
 from tests.unit.resources.prompted import SCOPES, add_version, create_prompt, find_label, put_label
 
@@ -47,7 +47,7 @@ def test_every_field_is_read_back(bootstrapped_url: Secret):
 
 
 def test_all_problems_of_a_label_are_reported_at_once(bootstrapped_url: Secret, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(kit, "MAX_LABELS", 3)
+    monkeypatch.setattr(saved_labels, "MAX_LABELS", 3)
 
     async def scenario(api: ManagementClient) -> None:
         workspace = (await api.create_workspace())["id"]
@@ -174,7 +174,7 @@ def test_protected_label_needs_the_scope_to_publish(bootstrapped_url: Secret):
 
 
 def test_number_of_labels_is_limited(bootstrapped_url: Secret, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(kit, "MAX_LABELS", 4)
+    monkeypatch.setattr(saved_labels, "MAX_LABELS", 4)
 
     async def scenario(api: ManagementClient) -> None:
         workspace = (await api.create_workspace())["id"]

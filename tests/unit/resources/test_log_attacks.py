@@ -7,7 +7,7 @@ import uuid
 from typing import TYPE_CHECKING, Any, get_args
 from urllib.parse import quote
 
-from penstock.kit.log_filters import DESCRIPTIONS, RANGES
+from penstock.log_api.filters import DESCRIPTIONS, RANGES
 from penstock.logs.engines.lists import MAX_TRACE_RECORDS, MAX_TREE_DEPTH
 from penstock.logs.query import GroupColumn
 from tests.unit.resources.logged import LocalLogs, open_workspace, run_logged

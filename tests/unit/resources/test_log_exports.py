@@ -19,8 +19,8 @@ from sqlalchemy import select, update
 from penstock.errors import InvalidError
 from penstock.job_loop import stop_jobs
 from penstock.jobs.log_exports import ExportStoppedError
-from penstock.kit.log_exports import EXPORT_FIELDS
-from penstock.kit.log_filters import MAX_NUMBER, parse_filters
+from penstock.log_api.exports import EXPORT_FIELDS
+from penstock.log_api.filters import MAX_NUMBER, parse_filters
 from penstock.logs.engines.protocol import LogEngineError
 from penstock.store.job_tables import files, log_exports
 from tests.unit.resources.logged import LocalLogs, open_workspace, run_logged
@@ -368,7 +368,7 @@ def test_link_ends_and_cannot_be_changed(bootstrapped_url: Secret, tmp_path: Pat
         assert (await client("GET", f"files/gw_file_{file_id}/content"))[0] == 404
         moment = int(expires) * 1000
         with monkeypatch.context() as patch:
-            patch.setattr("penstock.kit.log_exports.now", lambda: moment)
+            patch.setattr("penstock.log_api.exports.now", lambda: moment)
             assert (await anyone.fetch(f"{url.path}?{url.query}")).status == 403
         async with api.database.write_transaction() as connection:
             await connection.execute(update(files).values(expires_at=1))

@@ -7,7 +7,7 @@ import json
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from penstock.kit.log_service import LogService
+from penstock.log_api.service import LogService
 from tests.unit.resources.logged import RANGE, SETTINGS_FILE, LocalLogs, open_workspace, run_logged, write_prices
 
 if TYPE_CHECKING:

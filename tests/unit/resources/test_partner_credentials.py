@@ -10,9 +10,9 @@ import pytest
 from sqlalchemy import select
 
 from penstock import engine
+from penstock.guardrails import saved_credentials
 from penstock.ids import mask_secret
 from penstock.kit import engine_validation
-from penstock.kit import partner_credentials as kit
 from penstock.secrets.partner_credentials import checks_by_partner
 from penstock.secrets.vault import Vault
 from penstock.store.guardrail_tables import partner_credentials as table
@@ -144,7 +144,7 @@ def test_equal_checks_are_validated_and_decrypted_once(bootstrapped_url: Secret,
         for checks in ([CHECK], [CHECK, CHECK], [CHECK, other], [{"id": "default.wordCount"}]):
             body = {"name": "g", "checks": checks, "workspace_id": workspace["id"]}
             await api.request_ok("POST", "guardrails", body)
-        monkeypatch.setattr(kit, "check_in_engine", check_in_engine)
+        monkeypatch.setattr(saved_credentials, "check_in_engine", check_in_engine)
         await api.request_ok("PUT", f"{PATH}/lakera", {"credentials": {"apiKey": OTHER_KEY}})
         # Validates the credentials alone, then the two different checks of the guardrails, in random order.
         assert (len(validated[0]), sum(map(len, validated))) == (1, 3)
@@ -159,7 +159,7 @@ def test_slow_validation_is_reported(bootstrapped_url: Secret, monkeypatch: pyte
     async def check_in_engine(*_: object) -> None:
         raise TimeoutError
 
-    monkeypatch.setattr(kit, "check_in_engine", check_in_engine)
+    monkeypatch.setattr(saved_credentials, "check_in_engine", check_in_engine)
 
     async def scenario(api: ManagementClient) -> None:
         await api.expect_error(400, "credentials take longer than 10 s", "POST", PATH, LAKERA)
@@ -263,7 +263,7 @@ def test_checks_are_compiled_before_other_changes_wait(bootstrapped_url: Secret,
         await api.request_ok("POST", PATH, LAKERA)
         body = {"name": "g", "checks": [CHECK], "workspace_id": workspace["id"]}
         guardrail = await api.request_ok("POST", "guardrails", body)
-        monkeypatch.setattr(kit, "check_in_engine", compile_slowly)
+        monkeypatch.setattr(saved_credentials, "check_in_engine", compile_slowly)
         monkeypatch.setattr(engine_validation, "check_in_engine", compile_slowly)
         slow = [{"id": "default.contains", "parameters": {"words": ["slow"]}}]
         changes = [

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import insert, select
+from tests.unit.kit.test_limits import FakeClock
 
 from penstock.ids import new_id
-from penstock.kit import limit_policies as kit
-from penstock.kit import limit_usage as usage_kit
+from penstock.limits import policies as limit_policies
+from penstock.limits import usage
 from penstock.store.limit_tables import limit_usage, usage_limits_policies
 from penstock.store.tables import workspaces
-from tests.unit.kit.test_limits import FakeClock
 from tests.unit.resources.management_api import ManagementClient, run_scenario
 from tests.unit.resources.test_log_pages import read_requests
 
@@ -486,7 +486,7 @@ def test_raised_limit_reactivates_and_raised_threshold_clears_its_alert(
 
 
 def test_number_of_active_policies_is_limited(bootstrapped_url: Secret, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(kit, "MAX_ACTIVE_POLICIES", 2)
+    monkeypatch.setattr(limit_policies, "MAX_ACTIVE_POLICIES", 2)
 
     async def scenario(api: ManagementClient) -> None:
         first_workspace, second_workspace = [(await api.create_workspace(name))["id"] for name in ("here", "there")]
@@ -503,7 +503,7 @@ def test_number_of_active_policies_is_limited(bootstrapped_url: Secret, monkeypa
 
 
 def test_map_of_usage_is_limited_to_the_highest(bootstrapped_url: Secret, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(usage_kit, "MAX_MAPPED_VALUES", 2)
+    monkeypatch.setattr(usage, "MAX_MAPPED_VALUES", 2)
 
     async def scenario(api: ManagementClient) -> None:
         policy = await create_policy(api, USAGE, (await api.create_workspace())["id"])
@@ -553,7 +553,7 @@ def test_endpoint_types_are_operations_of_the_data_plane():
     operations = set(re.findall(r'^    \(\w+, "\w+", "[^"]+", "(\w+)", \w+\),$', source, re.MULTILINE))
     internal = {name for name in operations if re.search("Batch(Job|Object|Dataset)$", name)}
     assert len(operations) > 50
-    assert set(kit.ENDPOINT_TYPES) == operations - internal | {"proxy"}
+    assert set(limit_policies.ENDPOINT_TYPES) == operations - internal | {"proxy"}
 
 
 def test_requests_of_the_page_work(bootstrapped_url: Secret):

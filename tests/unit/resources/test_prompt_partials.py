@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from penstock.ids import new_id
-from penstock.kit import partials as kit
+from penstock.prompts import partials
 from tests.unit.resources.management_api import ManagementClient, run_scenario
 from tests.unit.resources.prompted import SCOPES, add_version, create_partial, create_prompt, find_label, put_label
 
@@ -175,8 +175,8 @@ def test_lists_filter_and_page(bootstrapped_url: Secret):
 
 
 def test_numbers_of_partials_and_versions_are_limited(bootstrapped_url: Secret, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(kit, "MAX_PARTIALS", 1)
-    monkeypatch.setattr(kit, "MAX_VERSIONS", 2)
+    monkeypatch.setattr(partials, "MAX_PARTIALS", 1)
+    monkeypatch.setattr(partials, "MAX_VERSIONS", 2)
 
     async def scenario(api: ManagementClient) -> None:
         workspace = (await api.create_workspace())["id"]

@@ -273,7 +273,7 @@ def test_slug_of_several_shared_prompts_is_ambiguous(bootstrapped_url: Secret, m
     async def accept(*_: object) -> None:
         """Accepts a slug that is already taken, as earlier releases did."""
 
-    monkeypatch.setattr("penstock.kit.prompt_sharing._reject_taken_slug", accept)
+    monkeypatch.setattr("penstock.prompts.sharing._reject_taken_slug", accept)
 
     async def scenario(api: ManagementClient) -> None:
         workspaces, two, recipient = await create_workspaces(api, "one", "two", "friend")

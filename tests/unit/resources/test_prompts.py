@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import func, select
 
 from penstock.ids import new_id
-from penstock.kit import prompts as kit
-from penstock.kit.prompt_templates import MAX_TEMPLATE_BYTES
+from penstock.prompts import saved_prompts
+from penstock.prompts.templates import MAX_TEMPLATE_BYTES
 from penstock.store.prompt_tables import prompt_labels
 from penstock.store.tables import versions
 from tests.unit.resources.management_api import ManagementClient, run_scenario
@@ -423,7 +423,7 @@ def test_largest_template_is_read_back(bootstrapped_url: Secret):
 
 
 def test_number_of_versions_is_limited(bootstrapped_url: Secret, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(kit, "MAX_VERSIONS", 2)
+    monkeypatch.setattr(saved_prompts, "MAX_VERSIONS", 2)
 
     async def scenario(api: ManagementClient) -> None:
         workspace = (await api.create_workspace())["id"]

@@ -6,7 +6,7 @@ import json
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from penstock.kit import rerating
+from penstock.log_api import rerating
 from penstock.logs.query import MAX_USAGE_ROWS
 from penstock.logs.record_file import RecordFileConsumer
 from penstock.settings import Records

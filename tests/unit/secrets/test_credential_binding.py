@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from penstock import engine
 from penstock.engine import is_secret_field
-from penstock.kit import provider_options
+from penstock.integrations import provider_options
 from penstock.secrets import references
 from penstock.secrets.credential_binding import (
     NON_ADDRESS_FIELDS,

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import select
+from tests.unit.kit.test_limits import FakeClock
 
 from penstock.snapshot.build import StoreData
 from penstock.snapshot.limit_sections import LimitSections
 from penstock.store.snapshot_sections import LIMITS, limits_section
 from penstock.store.tables import change_log
-from tests.unit.kit.test_limits import FakeClock
 from tests.unit.resources.management_api import ManagementClient, run_scenario
 from tests.unit.resources.test_policies import RATE, RATE_POLICY, USAGE, create_policy
 

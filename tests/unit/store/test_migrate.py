@@ -13,7 +13,7 @@ from sqlalchemy import JSON, BigInteger, Boolean, Double, Integer, MetaData, Str
 from sqlalchemy import table as named
 
 from penstock.jobs.prepare import MigrationSealer
-from penstock.kit.prompt_defaults import UNIVERSAL_LABELS
+from penstock.prompts.default_labels import UNIVERSAL_LABELS
 from penstock.secrets.vault import MasterKeys
 from penstock.settings.secret import Secret
 from penstock.store.database import Database

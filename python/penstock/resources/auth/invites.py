@@ -11,13 +11,13 @@ from litestar.di import NamedDependency
 from litestar.params import JSONBody
 from msgspec import Meta
 
+from penstock.access.passwords import Password, PasswordService
 from penstock.authorization import allow_anyone, own_pages_only
 from penstock.errors import Problem
-from penstock.kit.invites import CreatedUserKey, accept_invite, find_by_token, find_open, invite_caller
-from penstock.kit.passwords import Password, PasswordService
 from penstock.kit.preconditions import claim_idempotency_key
 from penstock.kit.shared_fields import Email, Id, ObjectType
 from penstock.kit.tenant_session import Services, read_request_metadata
+from penstock.organisation.invites import CreatedUserKey, accept_invite, find_by_token, find_open, invite_caller
 from penstock.schemas import invalid_error
 
 TAGS = ["Auth"]

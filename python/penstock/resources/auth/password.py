@@ -10,13 +10,13 @@ from litestar.di import NamedDependency
 from litestar.params import JSONBody
 from msgspec import Meta
 
+from penstock.access.passwords import Password, PasswordService
+from penstock.access.sign_in_links import delete_sign_in_links
 from penstock.authorization import signed_in_only
 from penstock.errors import ForbiddenError
-from penstock.kit.members import USER_RESOURCE
-from penstock.kit.passwords import Password, PasswordService
-from penstock.kit.session_revocation import end_sessions
-from penstock.kit.sign_in_links import delete_sign_in_links
 from penstock.kit.tenant_session import RequestContext, Services
+from penstock.organisation.members import USER_RESOURCE
+from penstock.organisation.session_revocation import end_sessions
 from penstock.schemas import EmptyResponse
 from penstock.store.tables import sessions
 

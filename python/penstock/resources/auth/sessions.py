@@ -13,6 +13,10 @@ from litestar.params import JSONBody
 from msgspec import Meta
 from sqlalchemy import insert, select
 
+from penstock.access.authentication import CallerAuthenticator, session_ttl_seconds
+from penstock.access.passwords import PasswordService
+from penstock.access.sign_in_links import find_user_of_link, use_link
+from penstock.access.tenant_rules import organisation_rules
 from penstock.authorization import (
     SESSION_COOKIE,
     Caller,
@@ -23,12 +27,8 @@ from penstock.authorization import (
 )
 from penstock.errors import ForbiddenError, UnauthorisedError
 from penstock.ids import new_id, sha256_hex
-from penstock.kit.authentication import CallerAuthenticator, session_ttl_seconds
 from penstock.kit.client_ip import is_behind_tls
-from penstock.kit.passwords import PasswordService
 from penstock.kit.shared_fields import ObjectType
-from penstock.kit.sign_in_links import find_user_of_link, use_link
-from penstock.kit.tenant_rules import organisation_rules
 from penstock.kit.tenant_session import RequestContext, Services, TenantSession, read_request_metadata
 from penstock.schemas import EmptyResponse, field_error, format_required_timestamp, now
 from penstock.settings import Settings

@@ -12,15 +12,15 @@ from msgspec import Meta
 
 from penstock.authorization import require_scopes
 from penstock.errors import Problem
-from penstock.kit import limit_policies
 from penstock.kit.crud_routes import CrudRoutes, ListQuery, plain_renderer, workspace_request_context
-from penstock.kit.limit_coverage import find_condition_warnings
-from penstock.kit.limit_policies import CreatedPolicy, KeyRules, NewPolicy, PolicyFields, PolicyUpdate, UpdatedPolicy
-from penstock.kit.limits import Amount
 from penstock.kit.numbered_pages import equality_conditions
 from penstock.kit.route_parameters import PolicyId, PolicyStatusFilter, WorkspaceFilter
 from penstock.kit.shared_fields import UNSET, ObjectType, UnsetType
 from penstock.kit.tenant_session import RequestContext, TenantSession
+from penstock.limit_fields import Amount
+from penstock.limits import policies as limit_policies
+from penstock.limits.coverage import find_condition_warnings
+from penstock.limits.policies import CreatedPolicy, KeyRules, NewPolicy, PolicyFields, PolicyUpdate, UpdatedPolicy
 from penstock.schemas import invalid_error, row_to_struct, sent_fields
 from penstock.store.limit_tables import rate_limits_policies
 

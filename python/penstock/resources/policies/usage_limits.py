@@ -11,19 +11,20 @@ from litestar.di import NamedDependency, Provide
 from litestar.params import PathParameter, QueryParameter
 from msgspec import Meta
 
+from penstock import limit_fields as limits
 from penstock.authorization import require_scopes
 from penstock.errors import NotFoundError, Problem
-from penstock.kit import limit_policies, limits
 from penstock.kit.crud_routes import CrudRoutes, ListQuery, workspace_request_context
-from penstock.kit.initial_usage import GroupUsageField, find_group_problems, store_group_usage
-from penstock.kit.limit_coverage import find_condition_warnings
-from penstock.kit.limit_policies import CreatedPolicy, KeyRules, NewPolicy, PolicyFields, PolicyUpdate, UpdatedPolicy
-from penstock.kit.limit_usage import PeriodUsageReader, UsageEntity, ValueUsage
 from penstock.kit.numbered_pages import equality_conditions
 from penstock.kit.route_parameters import PolicyId, PolicyStatusFilter, WorkspaceFilter
 from penstock.kit.shared_fields import UNSET, ObjectType, OptionalTimestamp, UnsetType
 from penstock.kit.tenant_session import RequestContext, TenantSession
-from penstock.kit.usage_periods import current_period, to_limit
+from penstock.limits import policies as limit_policies
+from penstock.limits.coverage import find_condition_warnings
+from penstock.limits.initial_usage import GroupUsageField, find_group_problems, store_group_usage
+from penstock.limits.periods import current_period, to_limit
+from penstock.limits.policies import CreatedPolicy, KeyRules, NewPolicy, PolicyFields, PolicyUpdate, UpdatedPolicy
+from penstock.limits.usage import PeriodUsageReader, UsageEntity, ValueUsage
 from penstock.schemas import (
     EmptyResponse,
     ListResponse,

@@ -1,5 +1,5 @@
 //! JSON parser for tokens. Rejects JSON that two parsers could read differently, because the management API verifies
-//! the same tokens in Python (`python/penstock/kit/strict_json.py`).
+//! the same tokens in Python (`python/penstock/access/strict_json.py`).
 
 use std::fmt;
 

@@ -156,7 +156,7 @@ fn verifies_each_allowed_algorithm_and_rejects_others() {
     assert_eq!(by_email.unwrap().key.user_id.as_deref(), Some("ann@b.test"));
 }
 
-/// `tests/unit/kit/test_token_verification.py` runs the same cases, so that both verifiers accept the same tokens.
+/// `tests/unit/access/test_token_verification.py` runs the same cases, so that both verifiers accept the same tokens.
 #[test]
 fn decides_shared_cases_like_the_management_api() {
     let table: Value = serde_json::from_str(include_str!("../../../../../tests/vectors/tokens.json")).unwrap();

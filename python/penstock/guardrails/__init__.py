@@ -1,0 +1,1 @@
+"""Saved guardrails, their defaults and credentials, and trials of them."""

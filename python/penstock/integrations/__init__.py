@@ -1,0 +1,1 @@
+"""Integrations, and the providers that workspaces make of them."""

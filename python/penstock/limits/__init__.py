@@ -1,0 +1,1 @@
+"""Usage and rate limits: policies, what is used of them, and their simulation."""

@@ -1,0 +1,1 @@
+"""Workspaces, users, invites and API keys of an organisation."""

@@ -1,0 +1,1 @@
+"""Ingest of OpenTelemetry spans as logs."""

@@ -1,0 +1,1 @@
+"""Saved prompts, partials, labels and collections."""
