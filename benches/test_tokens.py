@@ -48,7 +48,7 @@ class TokenCounter:
         lines = "".join(json.dumps(text) + "\n" for text in texts)
         command = [self._program, "count", encoding]
         completed = subprocess.run(command, check=True, capture_output=True, text=True, input=lines)
-        return [(int(tokens), int(took) / 1e9) for tokens, took in map(str.split, completed.stdout.splitlines())]
+        return [(int(tokens), int(elapsed) / 1e9) for tokens, elapsed in map(str.split, completed.stdout.splitlines())]
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +125,7 @@ def test_counts_prose_twice_as_fast_as_tiktoken(
     benchmark.extra_info["times as fast as tiktoken"] = ratio = median(ratios)
     with capsys.disabled():
         line = f"{ratio:.1f} × tiktoken {tiktoken.__version__} (of {len(chunks)}: {min(ratios):.1f}–{max(ratios):.1f})"
-        milliseconds = [median(took for _, took in side) * 1000 for side in (results, result)]
+        milliseconds = [median(elapsed for _, elapsed in side) * 1000 for side in (results, result)]
         print(f"\n100 KB of prose: {milliseconds[0]:.2f} ms against {milliseconds[1]:.2f} ms: {line}")
     assert ratio >= MIN_SPEEDUP
 
@@ -144,8 +144,8 @@ def test_counts_hostile_texts_exactly_and_fast(
         for at, (text_name, text) in enumerate(texts.items()):
             # Takes the fastest of several rounds, because other processes use this machine too.
             tokens, soonest = rounds[0][at][0], min(results[at][1] for results in rounds)
-            expected, took = time_count(lambda text: len(encoding.encode_ordinary(text)), text)
-            print(f" {text_name} {soonest * 1000:.1f}:{took * 1000:.1f}", end="", flush=True)
+            expected, elapsed = time_count(lambda text: len(encoding.encode_ordinary(text)), text)
+            print(f" {text_name} {soonest * 1000:.1f}:{elapsed * 1000:.1f}", end="", flush=True)
             assert tokens == expected, f"{text_name}, seed {seed}"
-            limit = took if text_name in SHORT_PIECE_TEXTS else MAX_HOSTILE_TEXT_SECONDS
+            limit = elapsed if text_name in SHORT_PIECE_TEXTS else MAX_HOSTILE_TEXT_SECONDS
             assert name != ENCODING or soonest <= limit, text_name

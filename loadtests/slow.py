@@ -108,16 +108,16 @@ def _measure_attack(
         )
         # Waits until all attackers are connected.
         time.sleep(5)
-        took = _measure_p99_seconds(loaded, options.seconds - 6)
+        p99_seconds = _measure_p99_seconds(loaded, options.seconds - 6)
         output = attack.result().stdout
     available = [value == "YES" for value in re.findall(r"service available:\s*(YES|NO)", ANSI_ESCAPE.sub("", output))]
-    return took, bool(available) and all(available)
+    return p99_seconds, bool(available) and all(available)
 
 
 def _measure_p99_seconds(loaded: gateway.RunningGateway, seconds: float) -> float:
     """Returns the time in seconds within which 99 % of the ordinary requests finished."""
     request = bodies.non_streaming_request()
-    took: list[float] = []
+    durations: list[float] = []
     caller = http.client.HTTPConnection(loaded.host, timeout=10)
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -125,9 +125,9 @@ def _measure_p99_seconds(loaded: gateway.RunningGateway, seconds: float) -> floa
         caller.request("POST", CHAT_PATH, loaded.request_body(request), loaded.request_headers())
         response = caller.getresponse()
         response.read()
-        took.append(time.monotonic() - started if response.status == http.HTTPStatus.OK else float("inf"))
+        durations.append(time.monotonic() - started if response.status == http.HTTPStatus.OK else float("inf"))
         time.sleep(REQUEST_PAUSE_SECONDS)
-    return sorted(took)[int(len(took) * LATENCY_QUANTILE)]
+    return sorted(durations)[int(len(durations) * LATENCY_QUANTILE)]
 
 
 if __name__ == "__main__":

@@ -114,8 +114,8 @@ async def measure_fault(
 async def _wait_for_workers(server: RedisServer, loaded: RunningGateway, client: LoadClient) -> int:
     """Waits until all workers use Redis and returns their number. Raises `InvalidSample` if they do not."""
     workers = sum(map(_is_edge_process, loaded.process_tree.member_pids())) if loaded.process_tree else 0
-    _, took = await _wait_for_recovery(server, client, workers, 100)
-    if not workers or took > RECOVERY_AT_MOST:
+    _, elapsed = await _wait_for_recovery(server, client, workers, 100)
+    if not workers or elapsed > RECOVERY_AT_MOST:
         message = f"not all {workers} workers use Redis"
         raise InvalidSample(message)
     return workers
@@ -132,10 +132,10 @@ async def _wait_for_recovery(
 ) -> tuple[list[CallResult], float]:
     """Sends requests until all workers use Redis. Returns the results and the seconds that it took."""
     started_at, calls, users = time.monotonic(), list[CallResult](), set[str]()
-    while (took := time.monotonic() - started_at) < RECOVERY_AT_MOST and len(users) < workers:
+    while (elapsed := time.monotonic() - started_at) < RECOVERY_AT_MOST and len(users) < workers:
         calls += await client.run_calls(0.05, rate)
         users |= await server.active_client_ids()
-    return calls, took
+    return calls, elapsed
 
 
 def _count_slow_lookups(loaded: RunningGateway) -> float:

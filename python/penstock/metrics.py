@@ -395,7 +395,7 @@ class MetricsPush(msgspec.Struct, frozen=True):
     duration_bounds_ms: tuple[float, ...] = ()
     durations: tuple[int, ...] = ()
     duration_us: int = 0
-    held: list[tuple[str, str, int]] = []
+    reserved: list[tuple[str, str, int]] = []
     """Amounts of budgets that are reserved for requests in progress: limit id, group value and amount. They include the
     requests of other workers, as far as this worker knows them.
     """
@@ -425,11 +425,11 @@ class MetricsStore:
         """Returns the last pushes of the workers that reported recently."""
         return [push for push, _ in self.recent_pushes()]
 
-    def held_amounts(self) -> dict[tuple[str, str], int]:
+    def reserved_amounts(self) -> dict[tuple[str, str], int]:
         """Returns the amounts of budgets that are reserved for requests in progress, by limit id and group value."""
         amounts: dict[tuple[str, str], int] = {}
         for push in self.live_workers():
-            for limit_id, group, amount in push.held:
+            for limit_id, group, amount in push.reserved:
                 amounts[limit_id, group] = max(amount, amounts.get((limit_id, group), 0))
         return amounts
 

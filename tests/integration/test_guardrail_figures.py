@@ -86,7 +86,7 @@ def send_until_over(url: str, slug: str, over: threading.Event, done: dict[str, 
 def test_probes_respond_while_guardrails_work(provider: Mock, tmp_path: Path):
     configs = [{"slug": slug, "config": json.dumps(config)} for slug, config in CONFIGS.items()]
     over, done = threading.Event(), dict.fromkeys(CONFIGS, 0)
-    took: list[float] = []
+    durations: list[float] = []
     with run_gateway(tmp_path, {"mock": {"host": provider.url}, "configs": configs}) as gateway:
         url = gateway.base_url
         senders = [threading.Thread(target=send_until_over, args=(url, slug, over, done)) for slug in CONFIGS]
@@ -94,17 +94,21 @@ def test_probes_respond_while_guardrails_work(provider: Mock, tmp_path: Path):
             sender.start()
         try:
             with RawConnection(url) as connection:
-                while len(took) < PROBES:
+                while len(durations) < PROBES:
                     began = time.monotonic()
                     assert connection.request("/live", headers={}).status == 200
-                    took.append(time.monotonic() - began)
+                    durations.append(time.monotonic() - began)
                     time.sleep(PAUSE_SECONDS)
         finally:
             over.set()
             for sender in senders:
                 sender.join()
-    took.sort()
-    figures = {"p50": took[len(took) // 2], "p99": took[int(len(took) * 0.99)], "max": took[-1]}
+    durations.sort()
+    figures = {
+        "p50": durations[len(durations) // 2],
+        "p99": durations[int(len(durations) * 0.99)],
+        "max": durations[-1],
+    }
     print({name: f"{seconds * 1000:.2f} ms" for name, seconds in figures.items()}, done)
     assert all(done.values()), done
     assert figures["p99"] <= MAX_P99_SECONDS

@@ -316,21 +316,23 @@ def test_workers_share_a_limit_and_remember_it(provider: Mock, tmp_path: Path):
 
 
 def test_usage_shows_what_requests_in_progress_hold(admin: Client, workspace: Client):
-    policy = create_policy(admin, "usage", **case_policy("held"), type="tokens", credit_limit=1000, enforcement="hard")
-    metadata = json.dumps({"case": "held", "user": "kim"})
+    policy = create_policy(
+        admin, "usage", **case_policy("reserved"), type="tokens", credit_limit=1000, enforcement="hard"
+    )
+    metadata = json.dumps({"case": "reserved", "user": "kim"})
     wait_for_limit(workspace, x_gateway_metadata=metadata)
 
-    def read_held() -> float | None:
+    def read_reserved() -> float | None:
         rows = admin.read(f"/v1/limits/usage?workspace_id={workspace_id(admin)}&page_size=1000")["data"]
-        return next((row["held"] for row in rows if row["limit_id"] == policy), None)
+        return next((row["reserved"] for row in rows if row["limit_id"] == policy), None)
 
-    wait_for("the usage", read_held)
+    wait_for("the usage", read_reserved)
     body = {"model": "mock?first_ms=600000", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 10}
     headers = request_headers(workspace, x_gateway_metadata=metadata)
     with RawConnection(admin.gateway.base_url) as connection:
         connection.send(encode_request("POST", CHAT_PATH, headers, json.dumps(body).encode()))
-        assert 10 <= wait_for("what the request holds", lambda: read_held() or None, 60) <= 1000
-    wait_for("the end of the hold", lambda: read_held() == 0 or None, 60)
+        assert 10 <= wait_for("the reserved amount", lambda: read_reserved() or None, 60) <= 1000
+    wait_for("the end of the hold", lambda: read_reserved() == 0 or None, 60)
 
 
 def test_usage_refusals_and_simulations_show_who_is_close_to_a_limit(admin: Client, workspace: Client):

@@ -40,21 +40,25 @@ def test_probes_respond_while_large_bodies_are_parsed(served: Gateway):
     ]
     for sender in senders:
         sender.start()
-    took = []
+    durations = []
     try:
         with RawConnection(served.base_url) as connection:
             for _ in range(100):
                 for path in ("/live", "/ready"):
                     started = time.monotonic()
                     assert connection.request(path, headers={}).status == 200
-                    took.append(time.monotonic() - started)
+                    durations.append(time.monotonic() - started)
                 time.sleep(0.02)
     finally:
         over.set()
         for sender in senders:
             sender.join()
-    took.sort()
-    figures = {"p50": took[len(took) // 2], "p99": took[int(len(took) * 0.99)], "max": took[-1]}
+    durations.sort()
+    figures = {
+        "p50": durations[len(durations) // 2],
+        "p99": durations[int(len(durations) * 0.99)],
+        "max": durations[-1],
+    }
     print({name: f"{seconds * 1000:.1f} ms" for name, seconds in figures.items()})
     # The limits include the client and other load on this machine. In an unoptimised build, parsing one of these bodies
     # takes seconds.

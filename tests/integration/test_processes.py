@@ -254,9 +254,9 @@ def send_exit_signal(gateway: Gateway, number: int = signal.SIGTERM) -> float:
 def wait_for_exit(gateway: Gateway, since: float) -> float:
     """Waits for the gateway to exit; returns the seconds since the signal."""
     assert gateway.program.process.wait(MAX_EXIT_SECONDS) == 0, gateway.program.read_output()
-    took = time.monotonic() - since
+    elapsed = time.monotonic() - since
     assert not gateway.pids()
-    return took
+    return elapsed
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -125,7 +125,7 @@ def test_moved_label_is_used_by_every_worker_within_a_second(many: Client):
     slug = f"prompt-{PROMPTS - 1}"
     wait_for(slug, lambda: rendered_system(many, f"{slug}@production"), START_SECONDS)
     ids = {row["prompt_version"]: row["id"] for row in many.read(f"/v1/prompts/{slug}/versions")["data"]}
-    took: list[float] = []
+    durations: list[float] = []
     for version in (1, 3, 2, 1, 3):
         expected = f"You are assistant {version} of . Answer in ."
         began = time.monotonic()
@@ -139,6 +139,6 @@ def test_moved_label_is_used_by_every_worker_within_a_second(many: Client):
                 since, agreeing = (sent if agreeing == 0 else since), agreeing + 1
             else:
                 agreeing = 0
-        took.append(since - began)
-    print("seconds until a moved label was used:", [round(seconds, 2) for seconds in took])
-    assert statistics.median(took) <= MAX_LABEL_SECONDS, took
+        durations.append(since - began)
+    print("seconds until a moved label was used:", [round(seconds, 2) for seconds in durations])
+    assert statistics.median(durations) <= MAX_LABEL_SECONDS, durations

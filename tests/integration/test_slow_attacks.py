@@ -123,12 +123,12 @@ def is_closed(end: object) -> bool:
 
 def measure_request_seconds(url: str, count: int) -> list[float]:
     """Returns the sorted durations of ordinary requests, in seconds."""
-    took = []
+    durations = []
     for _ in range(count):
         started = time.monotonic()
         assert send_raw_request(url, CHAT_PATH, chat_body()).status == 200
-        took.append(time.monotonic() - started)
-    return sorted(took)
+        durations.append(time.monotonic() - started)
+    return sorted(durations)
 
 
 @pytest.mark.parametrize("name", ATTACKS)

@@ -63,9 +63,9 @@ export function routingTree(text: string): TreeNode | null {
   } catch {
     return null;
   }
-  let left = MAX_NODES;
+  let remaining = MAX_NODES;
   const build = (value: Dictionary, path: string, edge: string): TreeNode => {
-    left -= 1;
+    remaining -= 1;
     const strategy = isObject(value.strategy) ? value.strategy : {};
     const targets = (Array.isArray(value.targets) ? value.targets : []).filter(isObject);
     const mode = String(strategy.mode ?? "single");
@@ -77,7 +77,7 @@ export function routingTree(text: string): TreeNode | null {
       edge,
       title: targets.length ? `${name}${MODES[mode] ?? mode}` : `${name}${provider}`,
       notes: notesOf(value),
-      children: targets.flatMap((one, index) => (left > 0 ? [build(one, `${path}.targets[${index}]`, edgeOf(mode, strategy, one, index, total))] : [])),
+      children: targets.flatMap((one, index) => (remaining > 0 ? [build(one, `${path}.targets[${index}]`, edgeOf(mode, strategy, one, index, total))] : [])),
     };
   };
   return isObject(config) ? build(config, "config", "") : null;

@@ -50,7 +50,7 @@ def list_near_limits(url: str, api_key: str, workspace: str | None, *, min_used:
         print_json({"budgets": budgets, "rates": rates})
         return
     if budgets["data"]:
-        heads = ("limit of", "group", "used", "held", "limit", "%", "status", "reset")
+        heads = ("limit of", "group", "used", "reserved", "limit", "%", "status", "reset")
         print_table(heads, map(_usage_row, budgets["data"]))
     else:
         click.echo(f"no budget is used to {min_used:g} % or more")
@@ -187,7 +187,7 @@ def _usage_row(row: Mapping[str, Any]) -> list[str]:
         f"{row['kind']} {row['owner_name']}",
         row["value_key"] or "-",
         _amount(row["type"], row["current_usage"]),
-        _amount(row["type"], row["held"]),
+        _amount(row["type"], row["reserved"]),
         _amount(row["type"], row["credit_limit"]),
         format_number(row["used_percent"]),
         row["status"],

@@ -311,12 +311,12 @@ def tail_logs(url: str, api_key: str, **options: Any) -> None:  # noqa: ANN401 -
 
 def _format_tail_line(row: Sequence[str]) -> str:
     """Returns a line whose columns have fixed widths, because the widths of later lines are unknown."""
-    time, status, provider, model, tokens, cost, took, log_id = map(clean_text, row)
-    return f"{time}  {status:>8}  {provider:12}  {model:24}  {tokens:>9}  {cost:>11}  {took:>8}  {log_id}"
+    time, status, provider, model, tokens, cost, response_time, log_id = map(clean_text, row)
+    return f"{time}  {status:>8}  {provider:12}  {model:24}  {tokens:>9}  {cost:>11}  {response_time:>8}  {log_id}"
 
 
 def _log_row(log: Mapping[str, Any], zone: zoneinfo.ZoneInfo) -> list[str]:
-    cost, took = log["cost"], log["response_time"]
+    cost, response_time = log["cost"], log["response_time"]
     return [
         format_time(log["created_at"], zone),
         str(log["response_status_code"] or log["outcome"] or ""),
@@ -324,7 +324,7 @@ def _log_row(log: Mapping[str, Any], zone: zoneinfo.ZoneInfo) -> list[str]:
         (log["ai_model"] or "-")[:COLUMN_WIDTH],
         "-" if log["total_units"] is None else format_number(log["total_units"]),
         "-" if cost is None else format_cost(cost),
-        "-" if took is None else format_number(round(took)),
+        "-" if response_time is None else format_number(round(response_time)),
         log["id"],
     ]
 

@@ -155,8 +155,8 @@ class OtelExporter:
             count = self._run_safely()
             pause = IDLE_SECONDS if count else min(LONGEST_IDLE_SECONDS, pause * 1.2)
         deadline = time.monotonic() + LAST_EXPORT_SECONDS
-        while (left := deadline - time.monotonic()) > 0:
-            if self._run_safely(final_seconds=left):
+        while (seconds_left := deadline - time.monotonic()) > 0:
+            if self._run_safely(final_seconds=seconds_left):
                 continue
             if not self._waiting and not any(reader.open for reader in self.follower.readers.values()):
                 break
@@ -388,8 +388,8 @@ class OtelExporter:
             waiting = self._waiting.popleft()
             self._waiting_bytes -= _size(waiting)
         if len(self._by_id) > 2 * len(self._waiting):
-            left = set(map(id, self._waiting))
-            self._by_id = {key: waiting for key, waiting in self._by_id.items() if id(waiting) in left}
+            waiting_ids = set(map(id, self._waiting))
+            self._by_id = {key: waiting for key, waiting in self._by_id.items() if id(waiting) in waiting_ids}
 
     def _find_unread_segments(self) -> dict[str, int]:
         unread_segments: dict[str, int] = {}

@@ -153,9 +153,9 @@ class RecordFileConsumer:
             if waiting.due > now and not is_final and not is_full:
                 break
             count += 1
-        left = self._waiting[count:]
+        unwritten = self._waiting[count:]
         positions = {name: reader.position for name, reader in self.follower.readers.items()}
-        for waiting in reversed(left):
+        for waiting in reversed(unwritten):
             positions[waiting.writer] = min(waiting.at, positions[waiting.writer])
         if not count and not self._has_moved_on(positions):
             return
@@ -174,9 +174,9 @@ class RecordFileConsumer:
             log.info("the record file can be written again")
             self._failing_until = 0.0
         self.written += count
-        self._waiting = left
-        self._waiting_bytes = sum(len(waiting.line) for waiting in left)
-        remaining = set(map(id, left))
+        self._waiting = unwritten
+        self._waiting_bytes = sum(len(waiting.line) for waiting in unwritten)
+        remaining = set(map(id, unwritten))
         self._by_id = {key: waiting for key, waiting in self._by_id.items() if id(waiting) in remaining}
         self.follower.saved = positions
         if written:

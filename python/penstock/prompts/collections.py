@@ -103,8 +103,8 @@ async def reject_if_in_use(session: TenantSession, row: Row) -> None:
         for name, (table, column) in inside.items()
     }
     if any(counts.values()):
-        left = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-        raise ConflictError(f"the collection is not empty: it has {left}; move them or delete them first")
+        contents = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+        raise ConflictError(f"the collection is not empty: it has {contents}; move them or delete them first")
 
 
 async def count_contents(session: TenantSession, ids: Iterable[str]) -> dict[str, CollectionContents]:

@@ -94,7 +94,7 @@ class LimitUsage(LimitedGroup, frozen=True, kw_only=True):
     credit_limit: Annotated[_Number | None, Meta(description="the limit; null: only an alert")]
     alert_threshold: Annotated[_Number | None, Meta(description="usage at which an alert is sent")]
     current_usage: Annotated[_Number, Meta(description="usage in the current period")]
-    held: Annotated[
+    reserved: Annotated[
         _Number,
         Meta(
             description="amount reserved by running requests and by leases of workers, with a delay of some seconds; unused amounts are returned"
@@ -254,9 +254,9 @@ async def list_limit_usage(  # noqa: PLR0913, PLR0917 - one parameter for each f
         entries = await limit_status.list_usage(session, await limit_status.list_rules(session), status)
     selected = [entry for entry in entries if entry.used_percent >= min_used_percent]
     first = current_page * page_size
-    held_amounts = figures.held_amounts()
+    reserved_amounts = figures.reserved_amounts()
     return ListResponse(
-        len(selected), [_to_usage(entry, held_amounts) for entry in selected[first : first + page_size]]
+        len(selected), [_to_usage(entry, reserved_amounts) for entry in selected[first : first + page_size]]
     )
 
 
@@ -462,7 +462,7 @@ def _parse_policy(data: SimulationRequest) -> SimulatedPolicy:
     return SimulatedPolicy(**common, limit=limit)
 
 
-def _to_usage(entry: limit_status.UsageEntry, held_amounts: Mapping[tuple[str, str], int]) -> LimitUsage:
+def _to_usage(entry: limit_status.UsageEntry, reserved_amounts: Mapping[tuple[str, str], int]) -> LimitUsage:
     rule, row = entry.found_rule.rule, entry.row
     is_limited = rule["limit"] < limit_status.UNLIMITED
     owner = LimitOwner(**rule["owner"])
@@ -477,7 +477,7 @@ def _to_usage(entry: limit_status.UsageEntry, held_amounts: Mapping[tuple[str, s
         credit_limit=shown_amount(rule["type"], rule["limit"]) if is_limited else None,
         alert_threshold=None if rule["alert"] is None else shown_amount(rule["type"], rule["alert"]),
         current_usage=shown_amount(rule["type"], entry.used),
-        held=shown_amount(rule["type"], held_amounts.get((rule["id"], row["value_key"]), 0)),
+        reserved=shown_amount(rule["type"], reserved_amounts.get((rule["id"], row["value_key"]), 0)),
         used_percent=entry.used_percent,
         status=row["status"],
         enforcement=rule["enforcement"],

@@ -45,8 +45,8 @@ fn count_lines(encoding: Encoding) -> io::Result<()> {
         let text: String = serde_json::from_str(&line?)?;
         let started_at = Instant::now();
         let tokens = count_text(encoding, &text);
-        let took = started_at.elapsed().as_nanos();
-        writeln!(io::stdout(), "{tokens} {took}")?;
+        let elapsed = started_at.elapsed().as_nanos();
+        writeln!(io::stdout(), "{tokens} {elapsed}")?;
     }
     Ok(())
 }

@@ -41,12 +41,12 @@ fn run_rounds(rounds: usize) -> io::Result<()> {
         let mut transcoder = translation.transcoder();
         let mut chunks: Vec<Bytes> = events.iter().map(|event| transcoder.push_chunk(event.clone())).collect();
         chunks.push(transcoder.finish());
-        let took = started_at.elapsed().as_nanos();
+        let elapsed = started_at.elapsed().as_nanos();
         if round == 0 {
             let texts: Vec<_> = chunks.iter().map(|bytes| String::from_utf8_lossy(bytes)).collect();
             writeln!(output, "{}", serde_json::to_string(&texts.concat())?)?;
         } else {
-            writeln!(output, "{took}")?;
+            writeln!(output, "{elapsed}")?;
         }
     }
     output.flush()

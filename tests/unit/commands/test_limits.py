@@ -20,7 +20,7 @@ USAGE = {
     "type": "cost",
     "credit_limit": 20,
     "current_usage": 18.5,
-    "held": 0.25,
+    "reserved": 0.25,
     "used_percent": 92.5,
     "status": "active",
     "next_usage_reset_at": "2026-12-01T00:00:00.000Z",

@@ -97,12 +97,12 @@ def test_page_1000_costs_at_most_half_more_than_page_1(tmp_path: Path):
         tenant = TenantStore(connection, await create_users(connection, 100_000), None)
 
         async def measure_page_seconds(number: int) -> float:
-            took = []
+            durations = []
             for _ in range(9):
                 started = time.perf_counter()
                 await fetch_page(tenant, users, PageRequest(size=100, number=number))
-                took.append(time.perf_counter() - started)
-            return min(took)
+                durations.append(time.perf_counter() - started)
+            return min(durations)
 
         early, middle, late = (
             await measure_page_seconds(0),

@@ -117,8 +117,8 @@ def make_result(source: random.Random) -> dict[str, Any]:
     verdict = source.random() < 0.6
     dry_run = source.choice([{}, {"dry_run": True, "would_deny": not verdict}])
     deny = not verdict and source.random() < 0.5
-    took = sum(map(ord, name)) % 40 + 10 * len(checks)
-    return {"id": name, "verdict": verdict, "deny": deny, **dry_run, "checks": checks, "execution_time": took}
+    elapsed = sum(map(ord, name)) % 40 + 10 * len(checks)
+    return {"id": name, "verdict": verdict, "deny": deny, **dry_run, "checks": checks, "execution_time": elapsed}
 
 
 class Sample:

@@ -31,12 +31,12 @@ def test_silent_backend_times_out():
         began = time.monotonic()
         with pytest.raises(UnavailableError, match="no answer within 300 ms"):
             await backends.fetch(settings, "hashicorp_vault", auth, "secret/data/x")
-        took = time.monotonic() - began
+        elapsed = time.monotonic() - began
         over.set()
         server.close()
         await server.wait_closed()
         await asyncio.sleep(0.1)
-        return took
+        return elapsed
 
     assert asyncio.run(time_fetch()) < 2
 

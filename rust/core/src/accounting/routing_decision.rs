@@ -182,8 +182,8 @@ impl RoutingDecision {
 
 /// Returns the milliseconds since an instant, as steps report them.
 pub fn elapsed_ms(since: Instant) -> u64 {
-    let took: Duration = since.elapsed();
-    took.as_millis() as u64
+    let elapsed: Duration = since.elapsed();
+    elapsed.as_millis() as u64
 }
 
 #[cfg(test)]

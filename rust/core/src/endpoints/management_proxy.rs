@@ -241,7 +241,7 @@ fn collect_counters(state: &GatewayState) -> Bytes {
     let mut read = state.record_sink.metrics.to_json();
     read["worker"] = state.settings.worker.into();
     read["pid"] = std::process::id().into();
-    read["held"] = serde_json::json!(state.limiter.list_held(crate::limits::now_ms()));
+    read["reserved"] = serde_json::json!(state.limiter.list_reserved(crate::limits::now_ms()));
     if let Some(spool) = &state.record_sink.spool {
         let counters = spool.counters();
         read["records"] = counters.records.into();

@@ -304,13 +304,13 @@ impl RunResult {
     }
 
     fn with_figures(mut self, figures: Option<RecordFigures>) -> Self {
-        let Some(RecordFigures { id, took, nanodollars, tokens }) = figures else { return self };
+        let Some(RecordFigures { id, elapsed, nanodollars, tokens }) = figures else { return self };
         self.log_id = Some(id.to_string());
         self.figures = RunFigures {
             cost: nanodollars.map(|nanodollars| nanodollars as f64 / NANODOLLARS_PER_CENT),
             input_tokens: tokens.map(|(input, _)| input),
             output_tokens: tokens.map(|(_, output)| output),
-            time_ms: Some((took.as_secs_f64() * 1e4).round() / 10.0),
+            time_ms: Some((elapsed.as_secs_f64() * 1e4).round() / 10.0),
         };
         self
     }

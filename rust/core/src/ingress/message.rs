@@ -85,7 +85,7 @@ impl PromptProvider {
 pub struct RecordFigures {
     /// Id of the record, by which its log is found.
     pub id: Uuid,
-    pub took: Duration,
+    pub elapsed: Duration,
     /// Cost of the request; `None` if the model has no price.
     pub nanodollars: Option<u64>,
     /// Tokens of input and output; `None` if they are not known.

@@ -8,7 +8,7 @@ use super::window::{LimitWindow, SLIDING_PARTS};
 const MAX_HOLDERS: usize = 256;
 /// Time after the last report of a worker at which its unsettled amounts stop counting.
 const HOLDER_EXPIRY_MS: u64 = 60_000;
-/// A worker may take the amount left, divided by this number, in advance.
+/// A worker may take the remaining amount, divided by this number, in advance.
 const LEASE_FRACTION: u64 = 100;
 
 /// Amounts that a worker has taken but that are not settled.
@@ -43,8 +43,8 @@ impl Amount {
 pub struct Grant {
     /// Amount that the worker may use; 0 if less than the minimum is left.
     pub amount: u64,
-    /// Amount that is left in the window after this grant.
-    pub left: u64,
+    /// Remaining amount in the window after this grant.
+    pub remaining: u64,
 }
 
 /// Usage of a budget in a period according to the ledger, and how often operators have reset it.
@@ -74,35 +74,35 @@ pub struct UsageCounter {
 }
 
 impl UsageCounter {
-    /// Takes the requested amount, or a hundredth of the amount that is left if that is more. If less is left than
+    /// Takes the requested amount, or a hundredth of the remaining amount if that is more. If less is left than
     /// requested, takes the rest. Takes nothing if the rest is less than the minimum.
     pub fn take(&mut self, window: LimitWindow, now_ms: u64, limit: u64, worker: u64, requested: Amount) -> Grant {
         self.advance(window, now_ms);
-        let left = limit.saturating_sub(self.used(window));
-        if requested.minimum > left {
-            return Grant { amount: 0, left };
+        let remaining = limit.saturating_sub(self.used(window));
+        if requested.minimum > remaining {
+            return Grant { amount: 0, remaining };
         }
-        let amount = requested.amount.max(left / LEASE_FRACTION).min(left);
+        let amount = requested.amount.max(remaining / LEASE_FRACTION).min(remaining);
         self.add(window, amount);
-        self.change_holder(window, worker, now_ms, |amount_held| amount_held.saturating_add(amount));
-        Grant { amount, left: left - amount }
+        self.change_holder(window, worker, now_ms, |amount_reserved| amount_reserved.saturating_add(amount));
+        Grant { amount, remaining: remaining - amount }
     }
 
     /// Returns the amount of a budget that other workers hold or have taken in advance.
-    pub fn held_by_others(&self, worker: u64) -> u64 {
+    pub fn reserved_by_others(&self, worker: u64) -> u64 {
         let others = self.holders.iter().filter(|holder| holder.worker != worker);
         others.fold(0, |sum: u64, holder| sum.saturating_add(holder.amount))
     }
 
-    /// Returns the amount that is left, without taking anything.
-    pub fn left(&mut self, window: LimitWindow, now_ms: u64, limit: u64) -> u64 {
+    /// Returns the remaining amount, without taking anything.
+    pub fn remaining(&mut self, window: LimitWindow, now_ms: u64, limit: u64) -> u64 {
         self.advance(window, now_ms);
         limit.saturating_sub(self.used(window))
     }
 
     /// Reports the use of a worker's amounts. `returned` is the part that it does not need. `exceeded` is the usage of
-    /// requests beyond their holds. `held` is the part that it still holds. `start_ms` is the window in which it took
-    /// the amounts.
+    /// requests beyond their holds. `reserved` is the part that running requests still reserve. `start_ms` is the
+    /// window in which it took the amounts.
     pub fn settle(&mut self, window: LimitWindow, now_ms: u64, start_ms: u64, worker: u64, report: WorkerReport) {
         self.advance(window, now_ms);
         let is_current = window.sliding_part_ms() > 0 || start_ms == self.start_ms;
@@ -112,7 +112,7 @@ impl UsageCounter {
                 self.add(window, report.exceeded);
             }
         }
-        self.change_holder(window, worker, now_ms, |_| report.held);
+        self.change_holder(window, worker, now_ms, |_| report.reserved);
     }
 
     /// Sets the usage of a budget's period according to the ledger. If `resets` is higher than before, an operator has
@@ -122,9 +122,9 @@ impl UsageCounter {
         if window.part_at(now_ms).start_ms != self.start_ms {
             return;
         }
-        let total_held = self.holders.iter().fold(0, |sum: u64, holder| sum.saturating_add(holder.amount));
+        let total_reserved = self.holders.iter().fold(0, |sum: u64, holder| sum.saturating_add(holder.amount));
         self.used = if known.resets > self.resets {
-            known.recorded.saturating_add(total_held)
+            known.recorded.saturating_add(total_reserved)
         } else {
             let corrected = known.corrected.saturating_sub(self.corrected);
             self.used.saturating_add_signed(corrected).max(known.recorded)
@@ -177,8 +177,8 @@ impl UsageCounter {
             is_alive
         });
         if expired > 0 {
-            let total_held = self.holders.iter().fold(0, |sum: u64, holder| sum.saturating_add(holder.amount));
-            self.used = self.used.saturating_sub(expired).max(self.recorded.saturating_add(total_held));
+            let total_reserved = self.holders.iter().fold(0, |sum: u64, holder| sum.saturating_add(holder.amount));
+            self.used = self.used.saturating_sub(expired).max(self.recorded.saturating_add(total_reserved));
         }
     }
 
@@ -238,7 +238,7 @@ impl UsageCounter {
 pub struct WorkerReport {
     pub returned: u64,
     pub exceeded: u64,
-    pub held: u64,
+    pub reserved: u64,
 }
 
 impl UsageCounter {
@@ -294,12 +294,12 @@ mod tests {
         // Half of it is recorded; a correction lowers it from 30 to 10.
         counter.set_recorded(PERIOD, 7, recorded(30, 0, 0));
         counter.set_recorded(PERIOD, 8, recorded(10, 0, -20));
-        assert_eq!(counter.left(PERIOD, 9, 100), 60);
+        assert_eq!(counter.remaining(PERIOD, 9, 100), 60);
         // The same correction again changes nothing.
         counter.set_recorded(PERIOD, 10, recorded(40, 0, -20));
-        assert_eq!(counter.left(PERIOD, 11, 100), 60);
+        assert_eq!(counter.remaining(PERIOD, 11, 100), 60);
         counter.set_recorded(PERIOD, 12, recorded(70, 0, 10));
-        assert_eq!(counter.left(PERIOD, 13, 100), 30);
+        assert_eq!(counter.remaining(PERIOD, 13, 100), 30);
         let decoded = UsageCounter::decode(&counter.encode());
         assert_eq!(decoded, Some(counter));
     }
@@ -309,7 +309,7 @@ mod tests {
         let mut counter = UsageCounter::default();
         let grants: Vec<_> = (0..4).map(|_| counter.take(MINUTE, 60_000, 3, 1, Amount::exactly(1)).amount).collect();
         assert_eq!(grants, [1, 1, 1, 0]);
-        assert_eq!(counter.take(MINUTE, 120_000, 3, 1, Amount::exactly(1)), Grant { amount: 1, left: 2 });
+        assert_eq!(counter.take(MINUTE, 120_000, 3, 1, Amount::exactly(1)), Grant { amount: 1, remaining: 2 });
         // The clock went back.
         assert_eq!(counter.take(MINUTE, 119_999, 3, 1, Amount::exactly(3)).amount, 0);
     }
@@ -317,42 +317,42 @@ mod tests {
     #[test]
     fn takes_a_hundredth_in_advance_and_accepts_returns() {
         let mut counter = UsageCounter::default();
-        assert_eq!(counter.take(PERIOD, 5, 10_000, 1, Amount::exactly(7)), Grant { amount: 100, left: 9_900 });
-        counter.settle(PERIOD, 6, 1, 1, WorkerReport { returned: 93, exceeded: 0, held: 0 });
-        assert_eq!(counter.left(PERIOD, 7, 10_000), 9_993);
+        assert_eq!(counter.take(PERIOD, 5, 10_000, 1, Amount::exactly(7)), Grant { amount: 100, remaining: 9_900 });
+        counter.settle(PERIOD, 6, 1, 1, WorkerReport { returned: 93, exceeded: 0, reserved: 0 });
+        assert_eq!(counter.remaining(PERIOD, 7, 10_000), 9_993);
     }
 
     #[test]
     fn takes_what_is_left_if_the_request_accepts_less() {
         let mut counter = UsageCounter::default();
-        assert_eq!(counter.take(PERIOD, 5, 100, 1, Amount::at_most(70)), Grant { amount: 70, left: 30 });
+        assert_eq!(counter.take(PERIOD, 5, 100, 1, Amount::at_most(70)), Grant { amount: 70, remaining: 30 });
         assert_eq!(counter.take(PERIOD, 6, 100, 1, Amount::exactly(70)).amount, 0);
-        assert_eq!(counter.take(PERIOD, 7, 100, 1, Amount::at_most(70)), Grant { amount: 30, left: 0 });
+        assert_eq!(counter.take(PERIOD, 7, 100, 1, Amount::at_most(70)), Grant { amount: 30, remaining: 0 });
         assert_eq!(counter.take(PERIOD, 8, 100, 1, Amount::at_most(70)).amount, 0);
     }
 
     #[test]
-    fn releases_what_a_killed_worker_held_but_not_what_the_ledger_knows() {
+    fn releases_reserved_amounts_of_a_killed_worker() {
         let mut counter = UsageCounter::default();
-        assert_eq!(counter.take(PERIOD, 5, 100, 1, Amount::exactly(60)).left, 40);
+        assert_eq!(counter.take(PERIOD, 5, 100, 1, Amount::exactly(60)).remaining, 40);
         counter.set_recorded(PERIOD, 10, recorded(25, 0, 0));
-        assert_eq!(counter.left(PERIOD, 11, 100), 40);
-        assert_eq!(counter.left(PERIOD, 5 + HOLDER_EXPIRY_MS, 100), 75);
+        assert_eq!(counter.remaining(PERIOD, 11, 100), 40);
+        assert_eq!(counter.remaining(PERIOD, 5 + HOLDER_EXPIRY_MS, 100), 75);
     }
 
     #[test]
     fn usage_that_is_recorded_late_still_counts() {
         let mut counter = UsageCounter::default();
         counter.take(PERIOD, 5, 100, 1, Amount::exactly(10));
-        counter.settle(PERIOD, 6, 1, 1, WorkerReport { returned: 0, exceeded: 5, held: 0 });
+        counter.settle(PERIOD, 6, 1, 1, WorkerReport { returned: 0, exceeded: 5, reserved: 0 });
         counter.set_recorded(PERIOD, 7, recorded(40, 0, 0));
-        assert_eq!(counter.left(PERIOD, 8, 100), 60);
+        assert_eq!(counter.remaining(PERIOD, 8, 100), 60);
         // An operator resets the usage.
         counter.set_recorded(PERIOD, 9, recorded(0, 1, 0));
-        assert_eq!(counter.left(PERIOD, 10, 100), 100);
+        assert_eq!(counter.remaining(PERIOD, 10, 100), 100);
         counter.take(PERIOD, 11, 100, 1, Amount::exactly(10));
         counter.set_recorded(PERIOD, 12, recorded(0, 1, 0));
-        assert_eq!(counter.left(PERIOD, 13, 100), 90);
+        assert_eq!(counter.remaining(PERIOD, 13, 100), 90);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Amount of a limit that a request holds, and the amount that is left for further requests.
+//! Amount of a limit that a request reserves, and the amount that remains for further requests.
 
 use std::sync::Arc;
 
@@ -46,13 +46,13 @@ pub struct Hold {
     pub start_ms: u64,
 }
 
-/// Amount of a limit that is left for further requests, as far as this worker knows.
+/// Amount of a limit that remains for further requests, as far as this worker knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Remaining {
-    pub left: u64,
+    pub amount: u64,
     /// Amount reserved by running requests of all workers, plus the leases of other workers. Unused parts are
     /// returned.
-    pub held: u64,
+    pub reserved: u64,
     /// Time at which the count starts again. `None`: never.
     pub reset_ms: Option<u64>,
     /// True if the node's counters cannot be reached, so that this worker admits only its share.

@@ -2,10 +2,10 @@
 
 use crate::process::metrics::Counter as Metric;
 
-/// Maximum number of budgets whose held amounts are listed.
-pub const MAX_HELD_SHOWN: usize = 1000;
+/// Maximum number of budgets whose reserved amounts are listed.
+pub const MAX_RESERVED_SHOWN: usize = 1000;
 /// Time after the last request for a budget in which the amount that other workers hold of it is listed.
-pub const HELD_SHOWN_MS: u64 = 10_000;
+pub const RESERVED_SHOWN_MS: u64 = 10_000;
 
 /// Counters of admissions, exported as metrics.
 #[derive(Debug, Default)]

@@ -392,20 +392,20 @@ mod tests {
     #[test]
     fn counters_outlive_the_process_and_are_removed_when_they_are_over() {
         let folder = TestFolder::new();
-        let left = |now| {
+        let remaining = |now| {
             let counters = NodeCounters::new(Some(&folder.0));
             counters
-                .update("l", "a", MINUTE, |counter| counter.take(MINUTE, now, 5, 1, Amount::exactly(2)).left)
+                .update("l", "a", MINUTE, |counter| counter.take(MINUTE, now, 5, 1, Amount::exactly(2)).remaining)
                 .unwrap()
         };
-        assert_eq!((left(60_000), left(60_001)), (3, 1));
+        assert_eq!((remaining(60_000), remaining(60_001)), (3, 1));
         // Files of the control process are ignored.
         fs::write(folder.0.join(MEMBERS_FILE), "7 9").unwrap();
         let counters = NodeCounters::new(Some(&folder.0));
         assert_eq!((counters.remove_past(119_999).unwrap(), counters.remove_past(120_000).unwrap()), (0, 1));
         assert!(files(&folder.0).is_empty());
         assert_eq!(counters.known_members(), KnownMembers { count: 7, seen_ms: 9, from_ms: 0 });
-        assert_eq!(left(120_000), 3);
+        assert_eq!(remaining(120_000), 3);
     }
 
     #[test]
@@ -428,7 +428,7 @@ mod tests {
         let counters = NodeCounters::new(Some(&folder.0));
         let take = || {
             counters
-                .update("l", "a", MINUTE, |counter| counter.take(MINUTE, 60_000, 5, 1, Amount::exactly(2)).left)
+                .update("l", "a", MINUTE, |counter| counter.take(MINUTE, 60_000, 5, 1, Amount::exactly(2)).remaining)
                 .unwrap()
         };
         assert_eq!(take(), 3);

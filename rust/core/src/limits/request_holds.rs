@@ -1,4 +1,4 @@
-//! Amounts of limits that one request holds. The number of requests is held once, tokens and costs for each attempt.
+//! Amounts of limits that one request reserves: one request of its limits once, tokens and costs for each attempt.
 
 use std::sync::Arc;
 
@@ -54,7 +54,7 @@ impl LimitRejection {
     }
 }
 
-/// A limit that counted this request, with the amount that is left of it.
+/// A limit that counted this request, with the remaining amount of it.
 #[derive(Debug, Clone)]
 pub struct LimitStatus {
     pub rule: RuleRef,
@@ -455,21 +455,21 @@ impl RequestHolds {
     pub fn settle(&mut self, usage: RequestUsage, now_ms: u64) {
         let usage = if self.rejected_by.is_some() { RequestUsage::default() } else { usage };
         for hold in self.request.drain(..).chain(self.attempt.drain(..)) {
-            let mut left = usage.amount_for_measure(hold.rule.measure);
+            let mut remaining = usage.amount_for_measure(hold.rule.measure);
             // Streams that broke off used a part of the amount.
             for part in self.interrupted.extract_if(.., |part| is_same_counter(part, &hold)) {
-                let used = left.min(part.amount);
+                let used = remaining.min(part.amount);
                 self.limiter.settle(&part, used, now_ms);
-                left -= used;
+                remaining -= used;
             }
-            self.limiter.settle(&hold, left, now_ms);
+            self.limiter.settle(&hold, remaining, now_ms);
         }
         for part in self.interrupted.drain(..) {
             self.limiter.settle(&part, 0, now_ms);
         }
     }
 
-    /// Returns the limits that counted this request, sorted by the part of them that is left, smallest first.
+    /// Returns the limits that counted this request, sorted by their remaining part, smallest first.
     pub fn statuses(&self) -> &[LimitStatus] {
         &self.statuses
     }
@@ -514,12 +514,13 @@ impl RequestHolds {
 
     /// Adds a limit to those that headers show.
     pub fn report(&mut self, status: LimitStatus) {
-        let part_left = |status: &LimitStatus| status.remaining.left.saturating_mul(1000) / status.rule.limit.max(1);
+        let remaining_permille =
+            |status: &LimitStatus| status.remaining.amount.saturating_mul(1000) / status.rule.limit.max(1);
         let is_same = |other: &LimitStatus| {
             Arc::ptr_eq(&other.rule.rules, &status.rule.rules) && other.rule.index == status.rule.index
         };
         self.statuses.retain(|other| !is_same(other));
-        let index = self.statuses.partition_point(|other| part_left(other) <= part_left(&status));
+        let index = self.statuses.partition_point(|other| remaining_permille(other) <= remaining_permille(&status));
         self.statuses.insert(index, status);
         self.statuses.truncate(MAX_REPORTED);
     }

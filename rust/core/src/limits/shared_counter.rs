@@ -56,7 +56,7 @@ pub fn ttl_ms(window: LimitWindow, now_ms: u64) -> u64 {
 pub struct OthersUsage {
     pub settled: u64,
     pub outstanding: u64,
-    /// Used and held amount of each worker.
+    /// Used and reserved amount of each worker.
     pub by_member: HashMap<u64, u64>,
     /// Fields of past parts of time, which can be removed.
     pub removed_fields: Vec<String>,
@@ -74,7 +74,7 @@ impl OthersUsage {
                 others.removed_fields.push(name.clone());
             } else if from != member {
                 others.settled = others.settled.saturating_add(usage.settled);
-                // Amounts that a killed worker held of a budget stop counting. A window of a rate limit ends soon
+                // Amounts that a killed worker reserved of a budget stop counting. A window of a rate limit ends soon
                 // anyway.
                 if !window.is_budget() || usage.seen_ms.saturating_add(MEMBER_EXPIRY_MS) > now_ms {
                     others.outstanding = others.outstanding.saturating_add(usage.outstanding);

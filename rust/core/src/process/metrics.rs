@@ -99,12 +99,12 @@ impl Metrics {
         self.started.add(1);
     }
 
-    pub fn finish_request(&self, status: u16, took: Duration) {
+    pub fn finish_request(&self, status: u16, elapsed: Duration) {
         let class = usize::from(status / 100);
         self.status_classes[if class < self.status_classes.len() { class } else { 0 }].add(1);
-        let bucket = BOUNDS_MS.partition_point(|bound| Duration::from_millis(*bound) < took);
+        let bucket = BOUNDS_MS.partition_point(|bound| Duration::from_millis(*bound) < elapsed);
         self.duration_buckets[bucket].add(1);
-        self.duration_total_us.add(took.as_micros() as u64);
+        self.duration_total_us.add(elapsed.as_micros() as u64);
         self.finished.add(1);
     }
 

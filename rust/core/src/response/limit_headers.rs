@@ -40,7 +40,7 @@ pub(crate) fn push_limit_headers(headers: &mut Headers, prefix: &[u8], holds: &R
             policies.push_str(";penstock-share");
         }
         limits.push_str(&rule.header_items.quoted_name);
-        push_parameter(&mut limits, ";r=", remaining.left);
+        push_parameter(&mut limits, ";r=", remaining.amount);
         if let Some(reset) = remaining.reset_ms {
             push_parameter(&mut limits, ";t=", until(reset));
         }
@@ -49,7 +49,7 @@ pub(crate) fn push_limit_headers(headers: &mut Headers, prefix: &[u8], holds: &R
     headers.push(b"ratelimit", limits.as_bytes());
     for (measure, names) in OWN_FIELDS {
         let Some(status) = statuses.iter().find(|status| status.rule.measure == measure) else { continue };
-        let values = [Some(status.rule.limit), Some(status.remaining.left), status.remaining.reset_ms.map(until)];
+        let values = [Some(status.rule.limit), Some(status.remaining.amount), status.remaining.reset_ms.map(until)];
         for (name, value) in names.into_iter().zip(values) {
             if let Some(value) = value {
                 headers.push_joined(prefix, name, itoa::Buffer::new().format(value).as_bytes());

@@ -118,7 +118,7 @@ impl RetryState {
         let Some(wait) = self.backoff.next_wait(retry_after, fastrand::f64()) else {
             return AttemptDecision::Stop("the retry delay would be too long");
         };
-        if executor.time_left().is_some_and(|left| left <= wait) {
+        if executor.time_left().is_some_and(|remaining| remaining <= wait) {
             return AttemptDecision::Stop("the request timeout would pass first");
         }
         let shared = &executor.state.shared;
@@ -351,7 +351,7 @@ impl<'w> RouteExecutor<'w> {
         let is_probe = guard.as_ref().is_some_and(|guard| guard.permit.is_probe());
         let mut retry_state = RetryState::new(state, retry, target, is_probe);
         loop {
-            target.timeout = self.time_left().map_or(timeout, |left| left.min(timeout));
+            target.timeout = self.time_left().map_or(timeout, |remaining| remaining.min(timeout));
             let next = body.try_clone();
             let sent_body = self.replay_body.check_out(body);
             let result = self.send_once(node, target, sent_body).await;
@@ -518,9 +518,9 @@ impl<'w> RouteExecutor<'w> {
     /// # Errors
     /// `Error::Timeout` if the deadline passes first.
     pub async fn within_client_deadline<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
-        let Some(left) = self.time_left() else { return work.await };
-        let late = |_| Error::Timeout { milliseconds: left.as_millis() as u64 };
-        tokio::time::timeout(left, work).await.map_err(late)?
+        let Some(remaining) = self.time_left() else { return work.await };
+        let late = |_| Error::Timeout { milliseconds: remaining.as_millis() as u64 };
+        tokio::time::timeout(remaining, work).await.map_err(late)?
     }
 
     /// Returns the time left until the client's deadline. `None` if it set none.

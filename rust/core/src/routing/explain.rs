@@ -195,7 +195,7 @@ async fn build_target_report(
         Some(cache_lookup) => cache_lookup.cache_status(executor).await,
         None => CacheStatus::Disabled,
     };
-    let timeout = executor.time_left().map_or(target.timeout, |left| left.min(target.timeout));
+    let timeout = executor.time_left().map_or(target.timeout, |remaining| remaining.min(target.timeout));
     json!({
         "target": node.path,
         "name": node.name,

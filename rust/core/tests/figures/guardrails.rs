@@ -75,13 +75,13 @@ fn five_checks_take_at_most_thirty_microseconds() {
     let hook = compile_content(&content, Strictness::Strict).unwrap();
     let request = json!({"messages": [{"role": "user", "content": "A usual sentence of a user. ".repeat(74)}]});
     let (texts, headers) = (request_texts(&request), Headers::default());
-    let took = shortest(50, || {
+    let elapsed = shortest(50, || {
         for check in &hook.checks {
             black_box(check.check.check.run(&input(&request, &texts, &headers))).unwrap();
         }
     });
-    println!("five checks on 2 KB: {took:?}");
-    assert!(took <= MAX_CHECKS_TIME, "{took:?}");
+    println!("five checks on 2 KB: {elapsed:?}");
+    assert!(elapsed <= MAX_CHECKS_TIME, "{elapsed:?}");
 }
 
 #[test]
@@ -92,23 +92,23 @@ fn a_portion_takes_at_most_two_microseconds_per_chunk() {
     let check = hook.checks[0].check.check.window().unwrap();
     // A portion consists of the text that was held back, and of 512 bytes of new text, which are about 25 chunks.
     let (text, chunks) = ("words of a model ".repeat(45), 25);
-    let took = shortest(200, || {
+    let elapsed = shortest(200, || {
         let settled = check.settled_end(&text);
         black_box(check.find(&text, settled, &mut PlaceholderNames::default()));
     });
-    println!("a portion: {took:?}, {:?} per chunk", took / chunks);
-    assert!(took / chunks <= MAX_PORTION_TIME, "{took:?}");
+    println!("a portion: {elapsed:?}, {:?} per chunk", elapsed / chunks);
+    assert!(elapsed / chunks <= MAX_PORTION_TIME, "{elapsed:?}");
 }
 
 #[test]
 fn nothing_is_paid_without_guardrails() {
     let snapshot =
         Snapshot::compile(br#"{"epoch":"1","workspaces":[{"id":"w","slug":"w","organisation_id":"o"}]}"#).unwrap();
-    let took = shortest(1000, || {
+    let elapsed = shortest(1000, || {
         black_box(black_box(&snapshot).default_guardrails(black_box(Some("w"))).is_some());
     });
-    println!("without guardrails: {took:?}");
-    assert!(took <= MAX_NOTHING_TIME, "{took:?}");
+    println!("without guardrails: {elapsed:?}");
+    assert!(elapsed <= MAX_NOTHING_TIME, "{elapsed:?}");
 }
 
 /// Starts a host that waits for `HOST_TIME` before each reply; returns its URL. It runs on threads of its own, because
@@ -153,13 +153,13 @@ async fn two_hosts_side_by_side_add_their_time_once() {
 async fn compare(gateway: &TestGateway, guarded: Value) -> [Duration; 2] {
     let mut times = [Vec::new(), Vec::new()];
     for _ in 0..ROUNDS {
-        for (config, took) in [mock_target(""), guarded.clone()].iter().zip(&mut times) {
-            took.push(time_request(gateway, config).await);
+        for (config, durations) in [mock_target(""), guarded.clone()].iter().zip(&mut times) {
+            durations.push(time_request(gateway, config).await);
         }
     }
-    times.map(|mut took| {
-        took.sort();
-        took[took.len() * 99 / 100]
+    times.map(|mut durations| {
+        durations.sort();
+        durations[durations.len() * 99 / 100]
     })
 }
 
@@ -167,9 +167,9 @@ async fn time_request(gateway: &TestGateway, config: &Value) -> Duration {
     let body = json!({"model": "mock", "messages": [{"role": "user", "content": "hi"}]}).to_string();
     let began = Instant::now();
     let response = gateway.send(post_with_config(config, "/v1/chat/completions", body)).await;
-    let took = began.elapsed();
+    let elapsed = began.elapsed();
     assert_eq!(response.status, 200, "{}", response.text());
-    took
+    elapsed
 }
 
 #[tokio::test]
@@ -185,8 +185,8 @@ async fn host_that_hangs_costs_nothing_after_its_breaker_opened() {
     let timeout = HANGING_TIMEOUT.as_millis() as u64;
     guarded["input_guardrails"] = json!([{"webhook": {"webhookURL": url, "timeout": timeout}, "deny": true}]);
     for _ in 0..FAILING_CALLS {
-        let took = time_request(&gateway, &guarded).await;
-        assert!(took >= HANGING_TIMEOUT, "{took:?}");
+        let elapsed = time_request(&gateway, &guarded).await;
+        assert!(elapsed >= HANGING_TIMEOUT, "{elapsed:?}");
     }
     let [plain, checked] = compare(&gateway, guarded).await;
     println!("p99 {plain:?}, with a host that hangs {checked:?}");

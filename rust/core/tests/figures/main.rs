@@ -43,9 +43,9 @@ async fn circuit_breaker_opens_within_one_second_and_recovers_within_five() {
     let last = failing_provider.request_times().into_iter().max().unwrap();
     assert!(last - began < Duration::from_secs(1), "{:?}", last - began);
     let open = responses.iter().filter(|(at, ..)| *at > last);
-    let took = median(open.map(|(_, took, _)| *took).collect());
-    let usually = median(usual.iter().map(|(_, took, _)| *took).collect());
-    assert!(took < usually + Duration::from_millis(5), "{took:?}, without {usually:?}");
+    let elapsed = median(open.map(|(_, elapsed, _)| *elapsed).collect());
+    let usually = median(usual.iter().map(|(_, elapsed, _)| *elapsed).collect());
+    assert!(elapsed < usually + Duration::from_millis(5), "{elapsed:?}, without {usually:?}");
     // From here on the provider does not fail any more, and the cooldown of the breaker passes.
     failing_provider.is_failing.store(false, Ordering::Relaxed);
     gateway.state.shared.clock.advance(Duration::from_secs(30));

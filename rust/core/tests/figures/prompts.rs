@@ -53,11 +53,11 @@ fn shortest(calls: u32, mut call: impl FnMut()) -> Duration {
 fn a_prompt_of_2_kb_renders_within_five_microseconds() {
     let prompt = CompiledPrompt::parse(content().to_string().as_bytes()).unwrap();
     let variables = variables();
-    let took = shortest(2000, || {
+    let elapsed = shortest(2000, || {
         black_box(prompt.render(black_box(&variables), RenderLimits::INLINE, |_| None).is_ok());
     });
-    println!("render of 2 KB with 10 variables: {took:?}");
-    assert!(took <= MAX_RENDER_TIME, "{took:?}");
+    println!("render of 2 KB with 10 variables: {elapsed:?}");
+    assert!(elapsed <= MAX_RENDER_TIME, "{elapsed:?}");
 }
 
 #[test]
@@ -73,10 +73,10 @@ fn parsing_is_linear_from_1_kb_to_1_mb() {
         let per_byte = |bytes: usize| {
             let source = line.repeat(bytes / line.len());
             let calls = u32::try_from((1 << 18) / bytes).unwrap_or(1).max(1);
-            let took = shortest(calls, || {
+            let elapsed = shortest(calls, || {
                 black_box(Template::parse(black_box(&source)).is_ok());
             });
-            took.as_secs_f64() * 1e9 / bytes as f64
+            elapsed.as_secs_f64() * 1e9 / bytes as f64
         };
         let [small, large] = [1 << 10, 1 << 20].map(per_byte);
         println!("parsing {line:?}: {small:.1} ns per byte of 1 KB, {large:.1} of 1 MB");
@@ -115,9 +115,9 @@ async fn a_prompt_adds_at_most_fifteen_microseconds_to_a_request() {
             let response = gateway.send(request.header("x-gateway-api-key", "pk").body(kinds[kind].1.clone())).await;
             assert_eq!(response.status, 200, "{}", response.text());
         }
-        let took = thread_cpu_time().saturating_sub(began) / count;
+        let elapsed = thread_cpu_time().saturating_sub(began) / count;
         gateway.drain_records();
-        took
+        elapsed
     };
     let mut shortest = [Duration::MAX; 2];
     for _ in 0..ROUNDS {

@@ -129,7 +129,7 @@ async fn rejection_reports_reservations_of_other_nodes() {
     let hold = admit(&limiters[0], &rule, 900).await.unwrap();
     assert!(admit(&limiters[1], &rule, 200).await.is_none());
     let remaining = limiters[1].take(rule.clone(), "", 200, now_ms()).unwrap_err();
-    assert!(remaining.held >= 900 && remaining.left + remaining.held <= 1000, "{remaining:?}");
+    assert!(remaining.reserved >= 900 && remaining.amount + remaining.reserved <= 1000, "{remaining:?}");
     limiters[0].settle(&hold, 100, now_ms());
     let deadline = Instant::now() + Duration::from_secs(20);
     while admit(&limiters[1], &rule, 200).await.is_none() {

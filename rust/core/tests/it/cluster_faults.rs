@@ -366,7 +366,7 @@ async fn worker_with_a_lease_reads_no_counter_of_the_node() {
         drop(locked_counters);
         remaining
     });
-    assert_eq!(remaining.expect("it waits for the counters").left, 990);
+    assert_eq!(remaining.expect("it waits for the counters").amount, 990);
 }
 
 fn second(id: &str, sliding: bool) -> RuleRef {

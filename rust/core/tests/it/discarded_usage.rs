@@ -23,14 +23,14 @@ async fn send(gateway: &TestGateway, config: &Value, is_stream: bool) -> (u16, V
 }
 
 /// Returns what is left of the budget, in its units.
-async fn left(gateway: &TestGateway, measure: &str) -> u64 {
+async fn read_remaining(gateway: &TestGateway, measure: &str) -> u64 {
     let body: Value = serde_json::from_str(&chat_body("mock", false)).unwrap();
     let request = json!({"path": CHAT_PATH, "headers": {"x-gateway-provider": "mock"}, "body": body});
     let explanation = gateway.send(post("/v1/explain", &json!({"provider": "mock"}), request.to_string())).await;
     gateway.drain_records();
-    let left = explanation.json()["targets"][0]["limits"][0]["left"].as_f64().unwrap();
+    let remaining = explanation.json()["targets"][0]["limits"][0]["remaining"].as_f64().unwrap();
     let unit = if measure == "cost" { 1e9 } else { 1.0 };
-    format!("{:.0}", left * unit).parse().unwrap()
+    format!("{:.0}", remaining * unit).parse().unwrap()
 }
 
 fn discarded_amount(record: &Value) -> u64 {
@@ -60,11 +60,11 @@ async fn each_response_that_is_not_used_counts_once() {
     for (measure, field) in [("tokens", "total_units"), ("cost", "cost_nanodollars")] {
         let (provider, gateway) = start(measure, "soft").await;
         for is_stream in [false, true] {
-            let before = left(&gateway, measure).await;
+            let before = read_remaining(&gateway, measure).await;
             let (status, record) = send(&gateway, &target, is_stream).await;
             let usage = record[field].as_u64().unwrap();
             assert!(status == 200 && usage > 0, "{record}");
-            assert_eq!(left(&gateway, measure).await, before - usage, "{measure} {is_stream}");
+            assert_eq!(read_remaining(&gateway, measure).await, before - usage, "{measure} {is_stream}");
             for (config, expected_status, calls) in [
                 (fallback(446, json!([retried, target])), 200, 3),
                 (fallback(200, json!([target, target])), 200, 2),
@@ -73,14 +73,14 @@ async fn each_response_that_is_not_used_counts_once() {
                 (denied.clone(), 446, 1),
             ] {
                 provider.clear_ledger();
-                let before = left(&gateway, measure).await;
+                let before = read_remaining(&gateway, measure).await;
                 let (status, record) = send(&gateway, &config, is_stream).await;
                 wait_for_ledger_entries(&provider, calls).await;
                 assert_eq!(status, expected_status, "{config}");
                 let counted = (record[field].as_u64().unwrap_or(0), discarded_amount(&record));
                 assert_eq!(counted, (usage, usage * (calls as u64 - 1)), "{measure} {is_stream} {config}: {record}");
                 assert_eq!(
-                    left(&gateway, measure).await,
+                    read_remaining(&gateway, measure).await,
                     before - usage * calls as u64,
                     "{measure} {is_stream} {config}"
                 );
@@ -100,13 +100,17 @@ async fn denied_response_of_unknown_usage_counts_as_what_it_holds() {
                 config["output_guardrails"] = denies_all();
                 config["retry"] = json!({"attempts": calls - 1, "on_status_codes": [446]});
                 provider.clear_ledger();
-                let before = left(&gateway, measure).await;
+                let before = read_remaining(&gateway, measure).await;
                 let (status, record) = send(&gateway, &config, is_stream).await;
                 wait_for_ledger_entries(&provider, calls).await;
                 assert_eq!(status, 446, "{behaviour} {is_stream}: {record}");
                 let counted = discarded_amount(&record);
                 assert!(counted > 0, "{behaviour} {is_stream} {calls}: {record}");
-                assert_eq!(left(&gateway, measure).await, before - counted, "{behaviour} {is_stream} {calls}");
+                assert_eq!(
+                    read_remaining(&gateway, measure).await,
+                    before - counted,
+                    "{behaviour} {is_stream} {calls}"
+                );
             }
         }
     }
@@ -133,14 +137,18 @@ async fn cancelled_hedge_counts_as_what_it_holds() {
     for enforcement in ["soft", "hard"] {
         let (_provider, gateway) = start("tokens", enforcement).await;
         for (after_ms, targets) in [(20, [&slow, &well]), (20, [&well, &slow])] {
-            let before = left(&gateway, "tokens").await;
+            let before = read_remaining(&gateway, "tokens").await;
             let strategy = json!({"mode": "fallback", "hedge": {"after_ms": after_ms, "max_ratio": 1}});
             let config = json!({"strategy": strategy, "targets": targets});
             let (status, record) = send(&gateway, &config, false).await;
             assert_eq!(status, 200, "{record}");
             let (used, reserved) = (record["total_units"].as_u64().unwrap(), discarded_amount(&record));
             assert!(used > 0 && reserved > 0, "{record}");
-            assert_eq!(left(&gateway, "tokens").await, before - used - reserved, "{enforcement} {config}: {record}");
+            assert_eq!(
+                read_remaining(&gateway, "tokens").await,
+                before - used - reserved,
+                "{enforcement} {config}: {record}"
+            );
         }
     }
 }
@@ -153,13 +161,13 @@ async fn response_that_the_client_does_not_wait_for_counts_as_what_it_holds() {
     checked["output_guardrails"] = denies_all();
     recovered["recovery"] = json!({"mode": "hold"});
     for config in [checked, recovered] {
-        let before = left(&gateway, "tokens").await;
+        let before = read_remaining(&gateway, "tokens").await;
         let request = post(CHAT_PATH, &config, chat_body("mock", true)).header("x-stainless-timeout", "0.3");
         let response = gateway.send(request).await;
         assert_eq!(response.status, 408, "{}", response.text());
         let record = gateway.single_record();
         let reserved = discarded_amount(&record);
         assert!(reserved > 0, "{config}: {record}");
-        assert_eq!(left(&gateway, "tokens").await, before - reserved, "{config}: {record}");
+        assert_eq!(read_remaining(&gateway, "tokens").await, before - reserved, "{config}: {record}");
     }
 }

@@ -149,26 +149,31 @@ async fn reserved_budget_is_released_after_requests_end() {
     let (_provider, gateway) = start_gateway(json!([limit("policy", "any", &fields)])).await;
     let message = json!([{"role": "user", "content": "x"}]);
     let body = |model: &str, most: u64| json!({"model": model, "max_tokens": most, "messages": message}).to_string();
-    let left = async || {
+    let read_remaining = async || {
         let request = json!({"path": "/v1/chat/completions", "headers": {"x-gateway-provider": "mock"},
             "body": {"model": "mock", "max_tokens": 1, "messages": message}});
         let explain = TestRequest::new("POST", "/v1/explain").header("x-gateway-api-key", "pk");
         let explain = explain.header("content-type", "application/json").body(request.to_string());
-        gateway.send(explain).await.json()["targets"][0]["limits"][0]["left"].as_u64().unwrap()
+        gateway.send(explain).await.json()["targets"][0]["limits"][0]["remaining"].as_u64().unwrap()
     };
     let others = async {
-        while left().await > 1000 {
+        while read_remaining().await > 1000 {
             tokio::time::sleep(std::time::Duration::from_millis(5)).await;
         }
-        let held = gateway.send(chat("mock").body(body("mock", 2000))).await;
+        let reserved = gateway.send(chat("mock").body(body("mock", 2000))).await;
         let never = gateway.send(chat("mock").body(body("mock", 9000))).await;
-        (held, never)
+        (reserved, never)
     };
     let slow = gateway.send(chat("mock").body(body("mock?first_ms=1500", 2500)));
-    let (slow, (held, never)) = tokio::join!(slow, others);
-    assert_eq!((slow.status, held.status, never.status), (200, 412, 412), "{}", held.text());
-    assert_eq!((held.header("retry-after"), held.header("x-should-retry")), (Some("2"), None), "{}", held.text());
-    assert!(held.text().contains("requests in progress hold"), "{}", held.text());
+    let (slow, (reserved, never)) = tokio::join!(slow, others);
+    assert_eq!((slow.status, reserved.status, never.status), (200, 412, 412), "{}", reserved.text());
+    assert_eq!(
+        (reserved.header("retry-after"), reserved.header("x-should-retry")),
+        (Some("2"), None),
+        "{}",
+        reserved.text()
+    );
+    assert!(reserved.text().contains("requests in progress hold"), "{}", reserved.text());
     assert_eq!(never.header("x-should-retry"), Some("false"), "{}", never.text());
     assert_eq!(gateway.send(chat("mock").body(body("mock", 2000))).await.status, 200);
 }
@@ -214,7 +219,7 @@ async fn responses_without_an_attempt_show_what_is_left() {
     let denies_all = json!([{"contains": {"words": ["no-such-word"], "operator": "any"}, "deny": true, "id": "never"}]);
     let cached = json!({"provider": "mock", "cache": {"mode": "simple"}});
     let denied = json!({"provider": "mock", "input_guardrails": denies_all});
-    let mut left = Vec::new();
+    let mut shown = Vec::new();
     for (config, status) in [(&cached, 200), (&cached, 200), (&denied, 446)] {
         let request = TestRequest::new("POST", CHAT_PATH).header("x-gateway-api-key", "pk");
         let request =
@@ -223,11 +228,11 @@ async fn responses_without_an_attempt_show_what_is_left() {
         assert_eq!(response.status, status, "{}", response.text());
         let remaining: u64 = response.header("x-gateway-ratelimit-remaining-tokens").unwrap().parse().unwrap();
         assert!(response.header("ratelimit").unwrap().contains("policy-any-tokens"));
-        left.push(remaining);
+        shown.push(remaining);
     }
     wait_for_ledger_entries(&provider, 1).await;
-    // The first response shows what is left while it holds its own amount.
-    assert!(left[0] < left[1] && left[1] == left[2] && left[1] < 1_000_000, "{left:?}");
+    // The first response shows the remaining amount while its own amount is reserved.
+    assert!(shown[0] < shown[1] && shown[1] == shown[2] && shown[1] < 1_000_000, "{shown:?}");
 }
 
 #[tokio::test]
@@ -333,7 +338,7 @@ async fn explain_shows_limits_and_what_they_leave() {
     let found: Vec<_> = limits
         .iter()
         .map(|one| {
-            (one["owner_name"].as_str().unwrap(), one["applies_to"].as_str().unwrap(), &one["left"], &one["limit"])
+            (one["owner_name"].as_str().unwrap(), one["applies_to"].as_str().unwrap(), &one["remaining"], &one["limit"])
         })
         .collect();
     let [any, key, mine] = &found[..] else { panic!("{explanation}") };
@@ -344,7 +349,7 @@ async fn explain_shows_limits_and_what_they_leave() {
     assert!(limits.iter().all(|one| one["admits"] == true), "{explanation}");
     assert_eq!(limits[0]["enforcement"], "hard");
     // An explanation uses nothing of the budget.
-    assert_eq!(gateway.send(explain()).await.json()["targets"][0]["limits"][1]["left"], 1);
+    assert_eq!(gateway.send(explain()).await.json()["targets"][0]["limits"][1]["remaining"], 1);
     assert_eq!(gateway.send(plain_chat_of(5)).await.status, 200);
     assert_eq!(gateway.send(explain()).await.json()["targets"][0]["limits"][1]["admits"], false);
     wait_for_ledger_entries(&provider, 2).await;
@@ -416,6 +421,6 @@ async fn continued_stream_retains_the_reservation() {
         let explain = TestRequest::new("POST", "/v1/explain").header("x-gateway-api-key", "pk");
         let explained =
             gateway.send(explain.header("content-type", "application/json").body(next.to_string())).await.json();
-        assert_eq!(explained["targets"][0]["limits"][0]["left"], most - used, "{record}");
+        assert_eq!(explained["targets"][0]["limits"][0]["remaining"], most - used, "{record}");
     }
 }

@@ -236,7 +236,7 @@ async fn stream_that_the_client_leaves_costs_what_was_sent() {
         let body = json!({"model": "mock", "max_tokens": 5, "messages": question()});
         let request = json!({"path": CHAT_PATH, "headers": {"x-gateway-provider": "mock"}, "body": body});
         let explained = gateway.send(post("/v1/explain", "mock", &request)).await.json();
-        assert_eq!(explained["targets"][0]["limits"][0]["left"], 5000 - used, "{record}");
+        assert_eq!(explained["targets"][0]["limits"][0]["remaining"], 5000 - used, "{record}");
     }
 }
 
@@ -263,7 +263,7 @@ async fn retries_and_fallbacks_count_once_for_the_caller_and_each_time_for_targe
     let request = json!({"path": CHAT_PATH, "headers": {"x-gateway-provider": "@mine"},
         "body": {"model": "mock", "messages": question()}});
     let explained = gateway.send(post("/v1/explain", "@mine", &request)).await.json();
-    let left: Vec<_> =
-        explained["targets"][0]["limits"].as_array().unwrap().iter().map(|limit| &limit["left"]).collect();
-    assert_eq!(left, [&json!(100 - attempts), &json!(99), &json!(100 - attempts)], "{explained}");
+    let remaining: Vec<_> =
+        explained["targets"][0]["limits"].as_array().unwrap().iter().map(|limit| &limit["remaining"]).collect();
+    assert_eq!(remaining, [&json!(100 - attempts), &json!(99), &json!(100 - attempts)], "{explained}");
 }

@@ -80,8 +80,8 @@ async fn every_format_counts_requests_and_reports_what_is_left() {
     for (sent, (path, body, ..)) in formats().into_iter().enumerate() {
         let response = gateway.send(request(path, &body)).await;
         check_headers(&response, path);
-        let left = format!("{}", 99 - sent);
-        assert_eq!(response.header("x-gateway-ratelimit-remaining-requests"), Some(&*left), "{path}");
+        let remaining = format!("{}", 99 - sent);
+        assert_eq!(response.header("x-gateway-ratelimit-remaining-requests"), Some(&*remaining), "{path}");
     }
 }
 
@@ -113,12 +113,12 @@ async fn streams_errors_and_cached_responses_report_what_is_left() {
         request.body(chat("mock", false).to_string())
     };
     let before = provider.ledger_entries().len();
-    for (hit, left) in [("MISS", "95"), ("HIT", "94")] {
+    for (hit, remaining) in [("MISS", "95"), ("HIT", "94")] {
         let response = gateway.send(cached()).await;
         assert_eq!(response.header("x-gateway-cache-status"), Some(hit));
         check_headers(&response, hit);
         // A cached response counts as a request too.
-        assert_eq!(response.header("x-gateway-ratelimit-remaining-requests"), Some(left));
+        assert_eq!(response.header("x-gateway-ratelimit-remaining-requests"), Some(remaining));
     }
     assert_eq!(provider.ledger_entries().len(), before + 1);
 }

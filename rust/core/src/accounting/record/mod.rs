@@ -306,15 +306,15 @@ impl Record {
 
     /// Marks the request as no longer in flight, updates the metrics and returns the duration.
     fn mark_ended(&mut self, outcome: Outcome) -> Duration {
-        if let Some((_, took)) = self.end {
-            return took;
+        if let Some((_, elapsed)) = self.end {
+            return elapsed;
         }
         self.log.apply_form_fields();
         self.log.bodies.record_client_request();
-        let took = self.started_at.elapsed();
-        self.end = Some((outcome, took));
+        let elapsed = self.started_at.elapsed();
+        self.end = Some((outcome, elapsed));
         let metrics = &self.sink.metrics;
-        metrics.finish_request(self.log.status, took);
+        metrics.finish_request(self.log.status, elapsed);
         match outcome {
             Outcome::Aborted => metrics.requests_aborted.add(1),
             Outcome::Truncated => metrics.responses_truncated.add(1),
@@ -325,14 +325,14 @@ impl Record {
         if self.log.dropped_names().is_some() {
             metrics.partly_translated.add(1);
         }
-        took
+        elapsed
     }
 
     fn emit(&mut self, outcome: Outcome) {
         if std::mem::replace(&mut self.is_closed, true) {
             return;
         }
-        let took = self.mark_ended(outcome);
+        let elapsed = self.mark_ended(outcome);
         self.log.billing.finalize();
         self.log.apply_deferred_charge();
         self.log.add_web_searches();
@@ -352,10 +352,10 @@ impl Record {
         if let Some(observer) = &self.head.observer {
             let tokens = self.log.billing.usage.as_ref().map(|usage| (usage.total_input(), usage.total_output()));
             let nanodollars = cost.as_ref().map(|cost| cost.nanodollars);
-            observer.report(RecordFigures { id: self.id, took, nanodollars, tokens });
+            observer.report(RecordFigures { id: self.id, elapsed, nanodollars, tokens });
         }
         if self.sink.should_record {
-            self.write(cost.as_ref(), outcome, took, AmendmentStatus::None);
+            self.write(cost.as_ref(), outcome, elapsed, AmendmentStatus::None);
         }
         let usage = self.limit_usage(cost.as_ref());
         if let Some(holds) = &mut self.log.limits {
@@ -376,20 +376,20 @@ impl Record {
     /// Writes the end of the record to the spool before its usage is known. The client is about to receive the last
     /// part of the response, so this cannot wait. An amendment follows.
     fn write_end_early(&mut self, outcome: Outcome) {
-        let took = self.mark_ended(outcome);
+        let elapsed = self.mark_ended(outcome);
         if self.log.spool.is_none() || !self.sink.should_record || self.is_end_written {
             return;
         }
         self.log.details.mark_hooks_recorded();
         // The usage is left out, because it may still be replaced, or charged to another record.
         let usage = self.log.billing.usage.take();
-        self.write(None, outcome, took, AmendmentStatus::Follows);
+        self.write(None, outcome, elapsed, AmendmentStatus::Follows);
         self.log.billing.usage = usage;
         self.is_end_written = true;
     }
 
     /// Writes the record, or its amendment, to the spool; without a spool to the outbox.
-    fn write(&self, cost: Option<&Cost>, outcome: Outcome, took: Duration, amendment: AmendmentStatus) {
+    fn write(&self, cost: Option<&Cost>, outcome: Outcome, elapsed: Duration, amendment: AmendmentStatus) {
         let log = &self.log;
         let source = log.admitted_workspace.map_or(Source::Refused, Source::Admitted);
         match (&log.spool, log.admitted_workspace) {
@@ -402,7 +402,7 @@ impl Record {
             (Some(entry), Some(_)) => {
                 let is_off = log.detail == Detail::MetricsOnly;
                 let write = |out: &mut _, bodies| {
-                    serialize::write_record(out, self, cost, outcome, took, Some(bodies));
+                    serialize::write_record(out, self, cost, outcome, elapsed, Some(bodies));
                 };
                 match amendment {
                     AmendmentStatus::None => entry.end(source, is_off, write),
@@ -410,14 +410,14 @@ impl Record {
                 }
             }
             (Some(entry), None) => {
-                entry.end(source, true, |out, _| serialize::write_refused_record(out, self, outcome, took));
+                entry.end(source, true, |out, _| serialize::write_refused_record(out, self, outcome, elapsed));
             }
             (None, Some(workspace)) => {
-                let write = |lines: &mut _| serialize::write_record(lines, self, cost, outcome, took, None);
+                let write = |lines: &mut _| serialize::write_record(lines, self, cost, outcome, elapsed, None);
                 self.sink.outbox.push_line(workspace, write);
             }
             (None, None) => {
-                let write = |lines: &mut _| serialize::write_refused_record(lines, self, outcome, took);
+                let write = |lines: &mut _| serialize::write_refused_record(lines, self, outcome, elapsed);
                 self.sink.refused_outbox.push_line(0, write);
             }
         }

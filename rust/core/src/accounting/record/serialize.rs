@@ -39,15 +39,15 @@ pub fn write_record(
     record: &Record,
     cost: Option<&Cost>,
     outcome: Outcome,
-    took: Duration,
+    elapsed: Duration,
     bodies: Option<BodyStatus>,
 ) {
     let start = lines.len();
-    write_full_record(lines, record, cost, outcome, took, bodies);
+    write_full_record(lines, record, cost, outcome, elapsed, bodies);
     if lines.len() - start > MAX_RECORD_BYTES {
         lines.truncate(start);
         write_object(lines, |line| {
-            write_basics(line, record, MAX_STRANGER_TEXT_BYTES, outcome, took);
+            write_basics(line, record, MAX_STRANGER_TEXT_BYTES, outcome, elapsed);
             write_usage(line, record.log.billing.usage.as_ref(), cost);
             record.log.details.write_identity(line);
             write_source(line, &record.head);
@@ -64,9 +64,9 @@ pub fn write_record(
 }
 
 /// Appends the record of a request without a valid key. It contains nothing from the headers, the query or the body.
-pub fn write_refused_record(lines: &mut Vec<u8>, record: &Record, outcome: Outcome, took: Duration) {
+pub fn write_refused_record(lines: &mut Vec<u8>, record: &Record, outcome: Outcome, elapsed: Duration) {
     write_object(lines, |line| {
-        write_basics(line, record, MAX_STRANGER_TEXT_BYTES, outcome, took);
+        write_basics(line, record, MAX_STRANGER_TEXT_BYTES, outcome, elapsed);
         if let Some(peer) = record.head.peer_ip {
             line.text("peer", &peer.to_string());
         }
@@ -74,7 +74,7 @@ pub fn write_refused_record(lines: &mut Vec<u8>, record: &Record, outcome: Outco
 }
 
 /// Writes the fields that every record has. Strings are cut after `limit` bytes.
-fn write_basics(line: &mut ObjectWriter<'_>, record: &Record, limit: usize, outcome: Outcome, took: Duration) {
+fn write_basics(line: &mut ObjectWriter<'_>, record: &Record, limit: usize, outcome: Outcome, elapsed: Duration) {
     let log = &record.log;
     let mut id = Uuid::encode_buffer();
     let id: &str = record.id.hyphenated().encode_lower(&mut id);
@@ -83,7 +83,7 @@ fn write_basics(line: &mut ObjectWriter<'_>, record: &Record, limit: usize, outc
     line.text("trace_id", cut_text(log.trace_id.as_deref().unwrap_or(id), limit));
     line.text("request_method", cut_text(&record.head.method, limit));
     line.text("request_url", cut_text(&record.head.path, limit));
-    write_response_fields(line, log, outcome, took);
+    write_response_fields(line, log, outcome, elapsed);
     line.text("ai_org", log.provider);
     line.text("ai_model", cut_text(log.resolved_model(), limit));
     line.text("operation", log.operation.map_or("", Operation::id));
@@ -235,15 +235,15 @@ fn write_full_record(
     record: &Record,
     cost: Option<&Cost>,
     outcome: Outcome,
-    took: Duration,
+    elapsed: Duration,
     bodies: Option<BodyStatus>,
 ) {
     write_object(lines, |line| {
         write_ids(line, record.id, record.created_at, &record.log, &record.head);
         line.text("request_method", cut_text(&record.head.method, MAX_TEXT_BYTES));
         line.text("request_url", cut_text(&mask_url(&record.head), MAX_TEXT_BYTES));
-        write_response_fields(line, &record.log, outcome, took);
-        record.log.details.write_timings(line, record.log.time_to_first_byte.unwrap_or(took));
+        write_response_fields(line, &record.log, outcome, elapsed);
+        record.log.details.write_timings(line, record.log.time_to_first_byte.unwrap_or(elapsed));
         write_request_fields(line, &record.log);
         record.log.details.write_attempts(line);
         write_usage(line, record.log.billing.usage.as_ref(), cost);
@@ -293,14 +293,14 @@ fn write_ids(line: &mut ObjectWriter<'_>, id: Uuid, created_at: Duration, log: &
     line.optional_text("parent_span_id", parent_span_id.as_deref());
 }
 
-fn write_response_fields(line: &mut ObjectWriter<'_>, log: &RequestLog, outcome: Outcome, took: Duration) {
+fn write_response_fields(line: &mut ObjectWriter<'_>, log: &RequestLog, outcome: Outcome, elapsed: Duration) {
     let RequestLog { status, error_code: error, time_to_first_byte: first_byte, upstream_latency: upstream, .. } = log;
     let is_good = (200..300).contains(status) || *status == 101;
     line.number("response_status_code", *status);
     line.boolean("is_success", is_good && outcome == Outcome::Complete && error.is_none());
     line.text("outcome", outcome.name());
     line.optional_text("error", *error);
-    line.milliseconds("response_time", took);
+    line.milliseconds("response_time", elapsed);
     for (key, duration) in [("time_to_first_byte", first_byte), ("upstream_response_time", upstream)] {
         if let Some(duration) = duration {
             line.milliseconds(key, *duration);

@@ -100,13 +100,13 @@ impl<'j> MeteredRecord<'j> {
 
     /// Returns the value of each histogram, in the order of `HISTOGRAMS` in `python/penstock/logs/request_metrics.py`.
     pub fn measure_times(&self) -> [Option<f64>; HISTOGRAM_COUNT] {
-        let took = self.response_time;
+        let elapsed = self.response_time;
         // Without attempts, no request was sent to a provider.
-        let at_provider = took.filter(|_| self.attempts.is_some());
+        let at_provider = elapsed.filter(|_| self.attempts.is_some());
         let without = |part: Option<f64>| Some((at_provider? - part?).max(0.0));
         [
-            took.map(|took| took / 1000.0),
-            took,
+            elapsed.map(|elapsed| elapsed / 1000.0),
+            elapsed,
             without(self.gateway_processing_time),
             without(self.time_to_first_byte),
             self.gateway_processing_time,

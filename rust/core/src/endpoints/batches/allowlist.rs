@@ -116,14 +116,14 @@ fn check_upload(
     let unread = |message: &str| Error::BatchUnreadable { message: message.into() };
     let mut form = BatchUploadChecker::from_content_type(kind, longest)
         .ok_or_else(|| unread("a file must be uploaded as a form (multipart/form-data)"))?;
-    let mut left = body.length();
+    let mut unread_bytes = body.length();
     let guarded = body.with_guard(Box::new(move |chunk| {
         if let Some(chunk) = chunk {
             form.feed(chunk, &|model| models.is_allowed(model)).map_err(fault_to_error)?;
-            left = left.map(|left| left.saturating_sub(chunk.len() as u64));
+            unread_bytes = unread_bytes.map(|unread_bytes| unread_bytes.saturating_sub(chunk.len() as u64));
         }
         // Checks before the last byte is sent, because after it the provider has the complete file.
-        let is_last = chunk.is_none() || left == Some(0);
+        let is_last = chunk.is_none() || unread_bytes == Some(0);
         if is_last && !form.is_finished() {
             Err(unread("the form is incomplete; its closing boundary is missing").into())
         } else {

@@ -39,14 +39,14 @@ use crate::{
 };
 
 /// One request reserves at most the amount that a hard budget leaves, divided by this number.
-const HELD_FRACTION: u64 = 8;
-/// Number of tokens that one request may reserve, even if they exceed the part that `HELD_FRACTION` allows.
-const MIN_HELD_TOKENS: u64 = 4096;
+const RESERVED_FRACTION: u64 = 8;
+/// Number of tokens that one request may reserve, even if they exceed the part that `RESERVED_FRACTION` allows.
+const MIN_RESERVED_TOKENS: u64 = 4096;
 /// Maximum wait after which SDKs may repeat a rejected request. For a longer wait, the response forbids a retry.
 const MAX_RETRY_WAIT_SECONDS: u64 = 60;
 /// Wait in milliseconds that a rejection reports if requests in progress may return a part of the budget that they have
 /// reserved.
-const HELD_WAIT_MS: u64 = 2000;
+const RESERVED_WAIT_MS: u64 = 2000;
 /// Maximum number of rounds in which one request waits for Redis. More than two are only needed if concurrent requests
 /// take what a round got.
 const MAX_ROUNDS: usize = 16;
@@ -313,23 +313,23 @@ fn affordable_tokens<const COUNT: usize>(
     let hard = rules.filter(|rule| rule.enforcement == Enforcement::Hard && rule.measure != Measure::Requests);
     let affordable = hard.filter_map(|rule| {
         let group = rule.group_of(subject)?;
-        let left = limiter.remaining(rule, &group, now_ms()).left;
+        let remaining = limiter.remaining(rule, &group, now_ms()).amount;
         Some(match rule.measure {
-            Measure::Cost => affordable_at(prices, most, left),
-            Measure::Tokens | Measure::Requests => left.saturating_sub(most.input_tokens),
+            Measure::Cost => affordable_at(prices, most, remaining),
+            Measure::Tokens | Measure::Requests => remaining.saturating_sub(most.input_tokens),
         })
     });
     let affordable = affordable.min()?;
     // If much is left, one request reserves only a part of it, so that others can run too.
-    let share = (affordable / HELD_FRACTION).clamp(MIN_HELD_TOKENS, MAX_OUTPUT_TOKENS);
+    let share = (affordable / RESERVED_FRACTION).clamp(MIN_RESERVED_TOKENS, MAX_OUTPUT_TOKENS);
     Some(affordable.min(share) / bounds.choices()).filter(|tokens| *tokens > 0)
 }
 
-/// Returns the number of response tokens that `left` nano-dollars pay for, after the other costs of the request.
-fn affordable_at(prices: &AttemptPrices<'_>, most: &HighestUsage<'_>, left: u64) -> u64 {
+/// Returns the number of response tokens that `remaining` nano-dollars pay for, after the other costs of the request.
+fn affordable_at(prices: &AttemptPrices<'_>, most: &HighestUsage<'_>, remaining: u64) -> u64 {
     let fixed = prices.highest(&HighestUsage { output_tokens: 0, ..*most });
     let million = prices.highest(&HighestUsage { output_tokens: 1_000_000, ..*most }).saturating_sub(fixed);
-    let rest = u128::from(left.saturating_sub(fixed)) * 1_000_000;
+    let rest = u128::from(remaining.saturating_sub(fixed)) * 1_000_000;
     let tokens = rest.checked_div(million.into());
     tokens.map_or(MAX_OUTPUT_TOKENS, |tokens| u64::try_from(tokens).unwrap_or(u64::MAX))
 }
@@ -382,11 +382,11 @@ fn rejection_error(rejection: &Rejection, unbounded: Option<&str>, now_ms: u64) 
         return unbounded_error(rule, what);
     }
     // Requests in progress have reserved a part of the budget. It may have enough left once they end.
-    let is_held = rule.is_budget()
-        && remaining.held > 0
-        && remaining.left.saturating_add(remaining.held) >= rejection.needed.max(1);
+    let is_reserved = rule.is_budget()
+        && remaining.reserved > 0
+        && remaining.amount.saturating_add(remaining.reserved) >= rejection.needed.max(1);
     let wait_ms = match remaining.reset_ms {
-        _ if is_held => Some(HELD_WAIT_MS),
+        _ if is_reserved => Some(RESERVED_WAIT_MS),
         reset => reset.map(|reset| reset.saturating_sub(now_ms).max(1)),
     };
     let wait_seconds = wait_ms.map(|wait| wait.div_ceil(1000));
@@ -399,7 +399,7 @@ fn rejection_error(rejection: &Rejection, unbounded: Option<&str>, now_ms: u64) 
         Measure::Requests | Measure::Tokens => format!("{} {}", rule.limit, rule.measure.name()),
     };
     let hint = match wait_seconds {
-        _ if is_held => {
+        _ if is_reserved => {
             "requests in progress hold the rest of it, and may return a part; send the request again".to_owned()
         }
         Some(seconds) => format!("it starts again in {seconds} s"),
@@ -411,7 +411,7 @@ fn rejection_error(rejection: &Rejection, unbounded: Option<&str>, now_ms: u64) 
         param: slug.clone(),
         is_target: rule.applies_to_targets(),
         wait_ms,
-        forbids_retry: (rule.is_budget() && !is_held)
+        forbids_retry: (rule.is_budget() && !is_reserved)
             || wait_seconds.is_none_or(|seconds| seconds > MAX_RETRY_WAIT_SECONDS),
     });
     match kind {

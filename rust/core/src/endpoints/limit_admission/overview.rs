@@ -23,7 +23,7 @@ use crate::{
 /// Maximum number of limits in one overview.
 const MAX_SHOWN: usize = 300;
 
-/// Describes the limits of an attempt at a target and those of its caller. Each has the amount that is left and the
+/// Describes the limits of an attempt at a target and those of its caller. Each has the remaining amount and the
 /// amount that the request needs.
 pub(crate) async fn describe_limits(
     state: &GatewayState,
@@ -66,7 +66,7 @@ fn describe_limit(state: &GatewayState, rule: &LimitRule, group: &str, needed: u
         "value_key": group,
         "type": rule.measure.name(),
         "limit": shown_amount(rule.measure, rule.limit),
-        "left": shown_amount(rule.measure, remaining.left.min(rule.limit)),
+        "remaining": shown_amount(rule.measure, remaining.amount.min(rule.limit)),
         "needs": if needed == UNBOUNDED { Value::Null } else { shown_amount(rule.measure, needed) },
         "window": window,
         "sliding": is_sliding,
@@ -75,7 +75,7 @@ fn describe_limit(state: &GatewayState, rule: &LimitRule, group: &str, needed: u
         "enforcement": if rule.enforcement == Enforcement::Hard { "hard" } else { "soft" },
         "dry_run": rule.is_dry_run,
         "share": remaining.is_share,
-        "admits": remaining.left >= minimum,
+        "admits": remaining.amount >= minimum,
     })
 }
 

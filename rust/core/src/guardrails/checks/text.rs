@@ -372,13 +372,13 @@ impl Check for Contains {
     fn run(&self, input: &CheckInput<'_>) -> Result<CheckOutcome, CheckError> {
         let selected = input.select(self.scope, false);
         let mut is_found = vec![false; self.words.len()];
-        let mut left = self.words.len();
+        let mut missing_count = self.words.len();
         // Words inside each other may match at every letter. A word that is not among the first `MAX_MATCHES` matches
         // counts as missing.
         for word in self.searcher.find_overlapping_iter(&*selected.text).take(MAX_MATCHES) {
             if !std::mem::replace(&mut is_found[word.pattern().as_usize()], true) {
-                left -= 1;
-                if left == 0 {
+                missing_count -= 1;
+                if missing_count == 0 {
                     break;
                 }
             }

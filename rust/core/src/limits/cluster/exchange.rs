@@ -14,7 +14,7 @@ const REFRESH_MS: u64 = 10_000;
 /// Time after Redis has lost the counters in which no worker takes amounts. In this time, all workers write their
 /// counters again.
 const RESTORE_MS: u64 = 1500;
-/// Interval at which the reserve of an unused lease is adapted to the amount that is left.
+/// Interval at which the reserve of an unused lease is adapted to the remaining amount.
 const RESERVE_REFRESH_MS: u64 = 2000;
 /// Maximum number of counters for which a worker has a reserve.
 const MAX_RESERVES: usize = 256;
@@ -132,15 +132,15 @@ impl ClusterLimiter {
             }
             if is_last || is_returned && now_ms >= lease.used_ms + IDLE_MS {
                 let reserve = if plan.has_room() { lease.idle_reserve(plan.workers, now_ms) } else { 0 };
-                let remaining = reserve.min(lease.free);
-                plan.reserves += usize::from(remaining > 0);
-                if lease.free > remaining {
-                    lease.left = lease.left.saturating_add(lease.free - remaining);
-                    (lease.free, lease.is_dirty, lease.granted) = (remaining, true, 0);
+                let retained = reserve.min(lease.free);
+                plan.reserves += usize::from(retained > 0);
+                if lease.free > retained {
+                    lease.remaining = lease.remaining.saturating_add(lease.free - retained);
+                    (lease.free, lease.is_dirty, lease.granted) = (retained, true, 0);
                 }
             }
             let is_old = lease.window.is_budget() && now_ms >= lease.confirmed_ms + REFRESH_MS;
-            let must_refresh = is_old && lease.held.saturating_add(lease.free) > 0;
+            let must_refresh = is_old && lease.reserved.saturating_add(lease.free) > 0;
             if (lease.is_dirty || must_refresh) && !(has_ended && lease.window.sliding_part_ms() == 0) {
                 let free = lease.free;
                 writes.push(lease.prepare_write(self.member, free, now_ms));
@@ -157,7 +157,7 @@ impl ClusterLimiter {
         (written, writes, locks)
     }
 
-    /// Reads from Redis the amount that is left of unused counters with a reserve, so that their reserves shrink with
+    /// Reads from Redis the remaining amount of unused counters with a reserve, so that their reserves shrink with
     /// it.
     async fn refresh_reserves(&self, ledger: &NodeCounters, now_ms: u64) {
         if self.is_lost.load(Ordering::Relaxed) {
@@ -184,7 +184,7 @@ impl ClusterLimiter {
         for hash in active.iter() {
             let Some(lease) = by_hash.get_mut(hash) else { continue };
             let is_current = lease.window.part_at(now_ms).start_ms <= lease.start_ms;
-            let is_due = now_ms >= lease.used_ms + IDLE_MS && now_ms >= lease.reserved_ms + RESERVE_REFRESH_MS;
+            let is_due = now_ms >= lease.used_ms + IDLE_MS && now_ms >= lease.reserve_written_ms + RESERVE_REFRESH_MS;
             if lease.free == 0 || !is_current || !is_due {
                 continue;
             }
@@ -195,7 +195,7 @@ impl ClusterLimiter {
             {
                 (lease.recorded, lease.corrected) = (known.recorded, known.corrected);
             }
-            lease.reserved_ms = now_ms;
+            lease.reserve_written_ms = now_ms;
             let (claim, write) = self.claim(*hash, lease, lease.free, now_ms);
             refreshes.push((*hash, lock, claim, write));
             if refreshes.len() >= MAX_REFRESHES {

@@ -19,7 +19,7 @@ const CONFIRMED_MS: u64 = 30_000;
 const RESERVE_KEPT_MS: u64 = 10 * 60 * 1000;
 /// Minimum length of a window whose leases may have a reserve.
 const MIN_RESERVE_WINDOW_SECONDS: u64 = 60;
-/// An unused lease keeps the amount left per worker, divided by this number, as a reserve in case Redis fails.
+/// An unused lease keeps the remaining amount per worker, divided by this number, as a reserve in case Redis fails.
 const IDLE_RESERVE_FRACTION: u64 = 8;
 
 /// State of one limit and group value in this worker.
@@ -34,15 +34,15 @@ pub(super) struct ClusterLease {
     /// Amount that completed requests have used.
     pub settled: u64,
     /// Amount that running requests hold.
-    pub held: u64,
-    /// Amount that other workers held or had taken in advance, by the last reply of Redis.
-    pub held_by_others: u64,
+    pub reserved: u64,
+    /// Amount that other workers had reserved or taken in advance, by the last reply of Redis.
+    pub reserved_by_others: u64,
     /// Amount that was taken in advance and that no request holds.
     pub free: u64,
     /// Amounts in past parts of a sliding window, each with the start of its part.
     pub past: Vec<(u64, u64)>,
-    /// Amount that was left in Redis after the last reply, without `free`.
-    pub left: u64,
+    /// Remaining amount in Redis after the last reply, without `free`.
+    pub remaining: u64,
     /// Value of `free` when Redis granted the lease last; 0 if it granted none in this window.
     pub granted: u64,
     /// Time of the last write that Redis confirmed; 0 if it confirmed none in this window.
@@ -56,7 +56,7 @@ pub(super) struct ClusterLease {
     /// Time at which a share of a budget was added last.
     pub share_ms: u64,
     /// Time at which the reserve was written last.
-    pub reserved_ms: u64,
+    pub reserve_written_ms: u64,
     /// Number of times that operators have reset the usage.
     pub resets: u64,
     /// Usage of the budget in the ledger.
@@ -73,7 +73,7 @@ impl ClusterLease {
     pub fn new(rule: &LimitRule, group: &str) -> Self {
         Self {
             limit: rule.limit,
-            left: rule.limit,
+            remaining: rule.limit,
             is_hard: rule.enforcement == Enforcement::Hard,
             ..Self::for_counter(rule.counter_id.clone(), group.into(), rule.window)
         }
@@ -100,11 +100,11 @@ impl ClusterLease {
             is_hard: false,
             start_ms: 0,
             settled: 0,
-            held: 0,
-            held_by_others: 0,
+            reserved: 0,
+            reserved_by_others: 0,
             free: 0,
             past: Vec::new(),
-            left: 0,
+            remaining: 0,
             granted: 0,
             confirmed_ms: 0,
             retry_ms: 0,
@@ -112,7 +112,7 @@ impl ClusterLease {
             is_dirty: false,
             is_share: false,
             share_ms: 0,
-            reserved_ms: 0,
+            reserve_written_ms: 0,
             resets: 0,
             recorded: 0,
             corrected: 0,
@@ -127,7 +127,7 @@ impl ClusterLease {
     pub fn advance(&mut self, rule: &LimitRule, keeps_free: impl FnOnce(&Self) -> bool, now_ms: u64) {
         if rule.limit < self.limit {
             // The limit was lowered: the amount that was taken in advance may exceed it, and is returned.
-            (self.free, self.granted, self.retry_ms, self.left) = (0, 0, 0, self.left.min(rule.limit));
+            (self.free, self.granted, self.retry_ms, self.remaining) = (0, 0, 0, self.remaining.min(rule.limit));
             self.is_dirty = true;
         }
         (self.window, self.limit, self.is_hard) = (rule.window, rule.limit, rule.enforcement == Enforcement::Hard);
@@ -138,31 +138,31 @@ impl ClusterLease {
         let length = rule.window.sliding_part_ms();
         let carried_over = if length > 0 && self.free > 0 && keeps_free(self) { self.free } else { 0 };
         if let Some(number) = start_ms.checked_div(length) {
-            self.past.push((self.start_ms, self.settled.saturating_add(self.held)));
+            self.past.push((self.start_ms, self.settled.saturating_add(self.reserved)));
             let oldest = number.saturating_sub(SLIDING_PARTS) * length;
             self.past.retain(|(slot, amount)| *slot >= oldest && *amount > 0);
             // The next write returns the unused amount.
             self.is_dirty |= self.free > 0;
         } else {
-            (self.left, self.confirmed_ms, self.is_dirty) = (rule.limit, 0, false);
+            (self.remaining, self.confirmed_ms, self.is_dirty) = (rule.limit, 0, false);
         }
-        (self.start_ms, self.settled, self.held, self.free, self.granted) =
+        (self.start_ms, self.settled, self.reserved, self.free, self.granted) =
             (start_ms, 0, 0, carried_over, carried_over);
-        (self.is_share, self.retry_ms, self.share_ms, self.reserved_ms) = (false, 0, 0, 0);
-        self.held_by_others = 0;
+        (self.is_share, self.retry_ms, self.share_ms, self.reserve_written_ms) = (false, 0, 0, 0);
+        self.reserved_by_others = 0;
     }
 
     /// Moves times into the past that are in the future, because the clock went back.
     pub fn clamp_times(&mut self, now_ms: u64) {
         self.retry_ms = 0;
-        for time in [&mut self.used_ms, &mut self.share_ms, &mut self.reserved_ms, &mut self.confirmed_ms] {
+        for time in [&mut self.used_ms, &mut self.share_ms, &mut self.reserve_written_ms, &mut self.confirmed_ms] {
             *time = (*time).min(now_ms);
         }
     }
 
     /// Returns the amount that requests of all workers hold, as far as this worker knows.
-    pub fn held_by_all(&self) -> u64 {
-        self.held.saturating_add(self.held_by_others)
+    pub fn reserved_by_all(&self) -> u64 {
+        self.reserved.saturating_add(self.reserved_by_others)
     }
 
     pub fn usable(&self, now_ms: u64) -> u64 {
@@ -176,7 +176,7 @@ impl ClusterLease {
 
     /// Returns the fields to write, with `free` as the amount that is taken in advance.
     pub fn prepare_write(&mut self, member: u64, free: u64, now_ms: u64) -> CounterWrite {
-        let outstanding = self.held.saturating_add(free);
+        let outstanding = self.reserved.saturating_add(free);
         let current = MemberUsage { settled: self.settled, outstanding, seen_ms: now_ms };
         let past = |amount: u64| MemberUsage { settled: amount, outstanding: 0, seen_ms: now_ms }.encode();
         let mut fields: Vec<_> =
@@ -200,7 +200,7 @@ impl ClusterLease {
         if is_short || self.window.sliding_part_ms() > 0 || now_ms >= self.used_ms + RESERVE_KEPT_MS {
             return 0;
         }
-        self.left.saturating_add(self.free) / (IDLE_RESERVE_FRACTION * workers)
+        self.remaining.saturating_add(self.free) / (IDLE_RESERVE_FRACTION * workers)
     }
 
     /// Returns the window, and the amount that workers divide to get their shares.
@@ -215,6 +215,6 @@ impl ClusterLease {
     }
 
     pub fn is_idle(&self) -> bool {
-        !self.is_dirty && self.free == 0 && self.held == 0
+        !self.is_dirty && self.free == 0 && self.reserved == 0
     }
 }

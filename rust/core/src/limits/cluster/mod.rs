@@ -27,7 +27,7 @@ use super::{
     MAX_GROUPS, OTHER_GROUPS,
     counter::{Amount, RecordedUsage},
     hold::{Hold, Remaining, RuleRef},
-    limit_metrics::{HELD_SHOWN_MS, MAX_HELD_SHOWN},
+    limit_metrics::{MAX_RESERVED_SHOWN, RESERVED_SHOWN_MS},
     node_counters::NodeCounters,
     now_ms as current_ms,
     rule::LimitRule,
@@ -39,9 +39,9 @@ use crate::{
     state::shared::{redis::RedisClient, redis_counters::CounterWrite},
 };
 
-/// A worker takes the amount left per worker, divided by this number, in advance. It can use that if Redis fails.
+/// A worker takes the remaining amount per worker, divided by this number, in advance. It can use that if Redis fails.
 const RESERVE_FRACTION: u64 = 4;
-/// Pause after Redis granted all that is left, or nothing, in which no request tries to renew the lease.
+/// Pause after Redis granted the whole remaining amount, or nothing, in which no request tries to renew the lease.
 const RETRY_MS: u64 = 50;
 /// Time after which a worker removes an unused counter from its memory.
 const FORGET_AFTER_MS: u64 = 10 * 60 * 1000;
@@ -97,7 +97,7 @@ struct LeaseClaim {
 struct OtherWorkersUsage {
     others: OthersUsage,
     /// Reserved for workers that may have no connection to Redis.
-    reserved: u64,
+    disconnected_share: u64,
     /// False while Redis lacks counters that it has lost.
     is_complete: bool,
 }
@@ -161,21 +161,23 @@ impl ClusterLimiter {
         lease.used_ms = now_ms;
         let usable = lease.usable(now_ms);
         // Without Redis, a request may need more than the whole share of this worker in a window.
-        let is_whole_share = lease.is_share && !rule.is_budget() && lease.settled == 0 && lease.held == 0 && usable > 0;
+        let is_whole_share =
+            lease.is_share && !rule.is_budget() && lease.settled == 0 && lease.reserved == 0 && usable > 0;
         let is_enough = usable >= requested.minimum || is_whole_share;
         let amount = requested.amount.min(usable);
         if is_enough {
             lease.free -= amount;
-            lease.held = lease.held.saturating_add(amount);
+            lease.reserved = lease.reserved.saturating_add(amount);
             active.insert(hash);
-            if lease.free < lease.granted / 4 && lease.left > 0 && renewals.len() < MAX_WRITES {
+            if lease.free < lease.granted / 4 && lease.remaining > 0 && renewals.len() < MAX_WRITES {
                 lease.granted = 0;
                 renewals.push((rule.clone(), group.into()));
             }
         }
         let reset_ms = rule.window.part_at(now_ms).reset_ms;
-        let left = lease.left.saturating_add(lease.free);
-        let remaining = Remaining { left, held: lease.held_by_all(), reset_ms, is_share: lease.is_share };
+        let available = lease.remaining.saturating_add(lease.free);
+        let remaining =
+            Remaining { amount: available, reserved: lease.reserved_by_all(), reset_ms, is_share: lease.is_share };
         if !is_enough {
             return Err(remaining);
         }
@@ -192,7 +194,7 @@ impl ClusterLimiter {
             lease.recent.push(used);
         }
         if lease.start_ms == hold.start_ms {
-            lease.held = lease.held.saturating_sub(hold.amount);
+            lease.reserved = lease.reserved.saturating_sub(hold.amount);
             lease.settled = lease.settled.saturating_add(used);
             let exceeded = used.saturating_sub(hold.amount);
             lease.is_dirty |= hold.rule.is_budget() || exceeded > lease.free;
@@ -209,32 +211,32 @@ impl ClusterLimiter {
         self.lock().by_hash.get(&self.hash(&rule.counter_id, group))?.recent.estimate(rule)
     }
 
-    /// Returns the reserved amounts of budgets, in the format of `Limiter::list_held`.
-    pub fn list_held(&self, now_ms: u64) -> Vec<(Box<str>, Box<str>, u64)> {
+    /// Returns the reserved amounts of budgets, in the format of `Limiter::list_reserved`.
+    pub fn list_reserved(&self, now_ms: u64) -> Vec<(Box<str>, Box<str>, u64)> {
         let leases = self.lock();
-        let used = leases.by_hash.values().filter(|lease| lease.window.is_budget() && lease.held_by_all() > 0);
-        let recent = used.filter(|lease| lease.held > 0 || now_ms < lease.used_ms + HELD_SHOWN_MS);
-        let rows = recent.map(|lease| (lease.counter_id.clone(), lease.group.clone(), lease.held_by_all()));
-        rows.take(MAX_HELD_SHOWN).collect()
+        let used = leases.by_hash.values().filter(|lease| lease.window.is_budget() && lease.reserved_by_all() > 0);
+        let recent = used.filter(|lease| lease.reserved > 0 || now_ms < lease.used_ms + RESERVED_SHOWN_MS);
+        let rows = recent.map(|lease| (lease.counter_id.clone(), lease.group.clone(), lease.reserved_by_all()));
+        rows.take(MAX_RESERVED_SHOWN).collect()
     }
 
-    /// Returns the amount that is left of a limit, as far as this worker knows. Reads the ledger only if this worker has
+    /// Returns the remaining amount of a limit, as far as this worker knows. Reads the ledger only if this worker has
     /// no lease.
     pub fn remaining(&self, rule: &LimitRule, group: &str, ledger: &NodeCounters, now_ms: u64) -> Remaining {
         let part = rule.window.part_at(now_ms);
         let group = self.counted_group(rule, group, ledger);
         let known = self.lock().by_hash.get(&self.hash(&rule.counter_id, group)).and_then(|lease| {
             (lease.start_ms == part.start_ms && lease.confirmed_ms > 0).then(|| Remaining {
-                left: lease.left.saturating_add(lease.free),
-                held: lease.held_by_all(),
+                amount: lease.remaining.saturating_add(lease.free),
+                reserved: lease.reserved_by_all(),
                 reset_ms: part.reset_ms,
                 is_share: lease.is_share,
             })
         });
         known.unwrap_or_else(|| {
             let recorded = ledger.read_recorded(&rule.counter_id, group, rule.window).map_or(0, |known| known.recorded);
-            let left = rule.limit.saturating_sub(recorded);
-            Remaining { left, held: 0, reset_ms: part.reset_ms, is_share: false }
+            let amount = rule.limit.saturating_sub(recorded);
+            Remaining { amount, reserved: 0, reset_ms: part.reset_ms, is_share: false }
         })
     }
 
@@ -269,7 +271,7 @@ impl ClusterLimiter {
     fn has_left(&self, hash: u64, amount: u64, now_ms: u64) -> bool {
         let leases = self.lock();
         let lease = leases.by_hash.get(&hash);
-        let may_grow = |lease: &ClusterLease| !lease.is_share && now_ms >= lease.retry_ms && lease.left >= amount;
+        let may_grow = |lease: &ClusterLease| !lease.is_share && now_ms >= lease.retry_ms && lease.remaining >= amount;
         lease.is_some_and(|lease| lease.usable(now_ms) >= amount || may_grow(lease))
     }
 
@@ -286,12 +288,12 @@ impl ClusterLimiter {
         let is_restoring = self.check_generation(generation, now_ms);
         let others = OthersUsage::add_up(&fields, self.member, claim.part.window, now_ms);
         let announcements = parse_announcements(&workers, &self.name);
-        let (reserved, is_incomplete) = {
+        let (disconnected_share, is_incomplete) = {
             let workers = self.lock_other_workers();
-            let reserved = workers.reserved(&announcements, claim.part, &others, now_ms);
-            (reserved, workers.is_incomplete(&announcements, claim.part.start_ms))
+            let disconnected_share = workers.disconnected_share(&announcements, claim.part, &others, now_ms);
+            (disconnected_share, workers.is_incomplete(&announcements, claim.part.start_ms))
         };
-        let counted = OtherWorkersUsage { others, reserved, is_complete: !is_restoring && !is_incomplete };
+        let counted = OtherWorkersUsage { others, disconnected_share, is_complete: !is_restoring && !is_incomplete };
         if let Some(correction) = self.end_acquire(claim, counted, now_ms) {
             self.redis.write_counters(&[correction]).await;
         }
@@ -313,7 +315,7 @@ impl ClusterLimiter {
         if let Some(RecordedUsage { recorded, resets, corrected }) = known {
             (lease.recorded, lease.corrected) = (recorded, corrected);
             if resets != lease.resets {
-                (lease.resets, lease.settled, lease.free, lease.left) = (resets, 0, 0, rule.limit);
+                (lease.resets, lease.settled, lease.free, lease.remaining) = (resets, 0, 0, rule.limit);
                 lease.retry_ms = 0;
             }
         }
@@ -322,7 +324,7 @@ impl ClusterLimiter {
             return None;
         }
         let members = self.known_members();
-        let reserve = lease.left.saturating_add(lease.free) / (RESERVE_FRACTION * members);
+        let reserve = lease.remaining.saturating_add(lease.free) / (RESERVE_FRACTION * members);
         let free = amount.max(reserve).max(lease.free);
         let needed = amount.saturating_sub(lease.free);
         let (claim, write) = self.claim(hash, lease, free, now_ms);
@@ -331,7 +333,7 @@ impl ClusterLimiter {
 
     /// Returns the claim of a lease with `free` amounts, and the fields to write.
     fn claim(&self, hash: u64, lease: &mut ClusterLease, free: u64, now_ms: u64) -> (LeaseClaim, CounterWrite) {
-        let target = lease.settled.saturating_add(lease.held).saturating_add(free);
+        let target = lease.settled.saturating_add(lease.reserved).saturating_add(free);
         let write = lease.prepare_write(self.member, free, now_ms);
         // Redis may not receive this write, so a share must be written again.
         lease.is_dirty = lease.is_share;
@@ -342,7 +344,7 @@ impl ClusterLimiter {
     fn end_acquire(
         &self,
         LeaseClaim { hash, part, target, .. }: LeaseClaim,
-        OtherWorkersUsage { others, reserved, is_complete }: OtherWorkersUsage,
+        OtherWorkersUsage { others, disconnected_share, is_complete }: OtherWorkersUsage,
         now_ms: u64,
     ) -> Option<CounterWrite> {
         let mut leases = self.lock();
@@ -354,16 +356,16 @@ impl ClusterLimiter {
             return None;
         }
         let allowed = others.allowed(lease.limit, lease.total_settled(), lease.recorded, lease.corrected);
-        let allowed = allowed.saturating_sub(reserved);
-        (lease.removed_fields, lease.held_by_others) = (others.removed_fields, others.outstanding);
+        let allowed = allowed.saturating_sub(disconnected_share);
+        (lease.removed_fields, lease.reserved_by_others) = (others.removed_fields, others.outstanding);
         // Amounts that requests used meanwhile are settled and no longer outstanding, so the lease cannot grow beyond
         // the claim.
         let claimed = target.saturating_sub(lease.settled);
-        let granted = if is_complete { claimed.min(allowed) } else { lease.held.saturating_add(lease.free) };
-        lease.free = granted.saturating_sub(lease.held);
+        let granted = if is_complete { claimed.min(allowed) } else { lease.reserved.saturating_add(lease.free) };
+        lease.free = granted.saturating_sub(lease.reserved);
         (lease.granted, lease.confirmed_ms, lease.is_share) = (lease.free, now_ms, false);
-        lease.left = allowed.saturating_sub(lease.held).saturating_sub(lease.free);
-        if lease.left == 0 || !is_complete {
+        lease.remaining = allowed.saturating_sub(lease.reserved).saturating_sub(lease.free);
+        if lease.remaining == 0 || !is_complete {
             lease.retry_ms = now_ms + RETRY_MS;
         }
         let free = lease.free;
@@ -399,8 +401,8 @@ impl ClusterLimiter {
     /// still counts it. Later, the share of this worker is reserved instead.
     fn keeps_free(&self, lease: &ClusterLease) -> bool {
         let length = lease.window.sliding_part_ms() * SLIDING_PARTS;
-        let reserved_ms = self.announced_ms.load(Ordering::Relaxed) + SILENT_MS;
-        self.is_lost.load(Ordering::Relaxed) && lease.start_ms + length >= reserved_ms
+        let reserved_until_ms = self.announced_ms.load(Ordering::Relaxed) + SILENT_MS;
+        self.is_lost.load(Ordering::Relaxed) && lease.start_ms + length >= reserved_until_ms
     }
 
     fn lock_other_workers(&self) -> MutexGuard<'_, OtherWorkers> {

@@ -18,7 +18,7 @@ use crate::{
     state::shared::redis::QueryError,
 };
 
-/// Interval at which a worker without Redis takes a part of the amount that a budget has left. After it, the ledger
+/// Interval at which a worker without Redis takes a part of the remaining amount of a budget. After it, the ledger
 /// contains the usage of all nodes before.
 const BUDGET_SHARE_INTERVAL_MS: u64 = 10_000;
 /// A worker takes its share of a budget divided by this number at once, because the ledger may lack recent usage.
@@ -131,12 +131,12 @@ impl ClusterLimiter {
             _ if !is_reserved || now_ms < lease.share_ms.max(before_ms) + BUDGET_SHARE_INTERVAL_MS => 0,
             _ => {
                 lease.share_ms = now_ms;
-                let unused = lease.held.saturating_add(lease.free);
+                let unused = lease.reserved.saturating_add(lease.free);
                 (lease.limit.saturating_sub(lease.recorded) / (divisor * BUDGET_SHARE_PARTS)).saturating_sub(unused)
             }
         };
         lease.free = lease.free.saturating_add(share);
-        (lease.is_share, lease.is_dirty, lease.left) = (true, true, 0);
+        (lease.is_share, lease.is_dirty, lease.remaining) = (true, true, 0);
         active.insert(claim.hash);
     }
 
@@ -146,9 +146,10 @@ impl ClusterLimiter {
         let now_ms = now_ms();
         let count_taken = |(counter_id, group): &(Box<str>, Box<str>)| {
             let window = parse_counter_window(counter_id)?;
-            let left = ledger
-                .update(&self.share_id(counter_id), group, window, |counter| counter.left(window, now_ms, u64::MAX));
-            Some((window, u64::MAX - left.ok()?)).filter(|(_, used)| *used > 0)
+            let remaining = ledger.update(&self.share_id(counter_id), group, window, |counter| {
+                counter.remaining(window, now_ms, u64::MAX)
+            });
+            Some((window, u64::MAX - remaining.ok()?)).filter(|(_, used)| *used > 0)
         };
         let shares = self.contact.load_shares(|counter| count_taken(counter).is_some());
         let mut leases = self.lock();
@@ -171,7 +172,7 @@ impl ClusterLimiter {
     /// Takes a part of the share of a rate limit. A file counts the amounts that processes of this worker have taken.
     /// So a process that replaces a killed one does not take them again.
     fn take_share(&self, lease: &ClusterLease, part: SharePart, ledger: &NodeCounters, now_ms: u64) -> u64 {
-        let used = lease.total_settled().saturating_add(lease.held).saturating_add(lease.free);
+        let used = lease.total_settled().saturating_add(lease.reserved).saturating_add(lease.free);
         let unused = part.limit.saturating_sub(used);
         // Nothing is taken in advance from a sliding window: it would count unused amounts for longer than the file
         // does.

@@ -122,7 +122,13 @@ impl OtherWorkers {
 
     /// Returns how much of a limit is reserved for workers that may have no connection to Redis. Does not include the
     /// amounts that `others` already counts for them.
-    pub fn reserved(&self, announcements: &Announcements, part: SharedPart, others: &OthersUsage, now_ms: u64) -> u64 {
+    pub fn disconnected_share(
+        &self,
+        announcements: &Announcements,
+        part: SharedPart,
+        others: &OthersUsage,
+        now_ms: u64,
+    ) -> u64 {
         let missing = self
             .missing
             .iter()
@@ -173,12 +179,13 @@ mod tests {
         let workers = OtherWorkers::default();
         let window = part(LimitWindow::Fixed(RateUnit::Minute));
         let others = OthersUsage { by_member: HashMap::from([(3, 20)]), ..OthersUsage::default() };
-        let reserved = |rows: &[_]| workers.reserved(&announcements(rows), window, &others, NOW + 30_000);
-        assert_eq!(reserved(&[("own", 0, 3, 1), ("b", NOW, 3, 2)]), 0);
+        let disconnected_share =
+            |rows: &[_]| workers.disconnected_share(&announcements(rows), window, &others, NOW + 30_000);
+        assert_eq!(disconnected_share(&[("own", 0, 3, 1), ("b", NOW, 3, 2)]), 0);
         // Sent before the window started, also if Redis received it later.
-        assert_eq!(reserved(&[("b", NOW - 1, 3, 2)]), 30);
+        assert_eq!(disconnected_share(&[("b", NOW - 1, 3, 2)]), 30);
         // Another worker knew of fewer workers, and used a part already.
-        assert_eq!(reserved(&[("b", NOW - 1, 3, 2), ("c", NOW - 9, 2, 3)]), 30 + 25);
+        assert_eq!(disconnected_share(&[("b", NOW - 1, 3, 2), ("c", NOW - 9, 2, 3)]), 30 + 25);
     }
 
     #[test]
@@ -186,8 +193,9 @@ mod tests {
         let workers = OtherWorkers::default();
         let others = OthersUsage { by_member: HashMap::from([(2, 20)]), ..OthersUsage::default() };
         for (window, expected) in [(LimitWindow::Sliding(RateUnit::Second), 10), (PERIOD, 30)] {
-            let reserved = |time| workers.reserved(&announcements(&[("b", time, 3, 2)]), part(window), &others, NOW);
-            assert_eq!((reserved(NOW - SILENT_MS), reserved(NOW - SILENT_MS - 1)), (0, expected));
+            let disconnected_share =
+                |time| workers.disconnected_share(&announcements(&[("b", time, 3, 2)]), part(window), &others, NOW);
+            assert_eq!((disconnected_share(NOW - SILENT_MS), disconnected_share(NOW - SILENT_MS - 1)), (0, expected));
         }
     }
 
@@ -201,7 +209,7 @@ mod tests {
         workers.update(announcement.clone(), members(0), NOW + 6);
         assert!(workers.is_incomplete(&announcement, NOW + 5) && !workers.is_incomplete(&announcement, NOW + 6));
         let window = SharedPart { start_ms: NOW + 6, ..part(LimitWindow::Fixed(RateUnit::Minute)) };
-        assert_eq!(workers.reserved(&announcement, window, &OthersUsage::default(), NOW + 7), 30);
+        assert_eq!(workers.disconnected_share(&announcement, window, &OthersUsage::default(), NOW + 7), 30);
         assert_eq!(workers.count(), 2);
         let both = announcements(&[("b", NOW + 8, 3, 2), ("c", NOW + 8, 3, 3)]);
         assert!(!workers.is_incomplete(&both, NOW + 5));
@@ -230,15 +238,15 @@ mod tests {
     fn reserves_shares_of_workers_that_only_the_store_knows() {
         let mut workers = OtherWorkers::default();
         let ended = [("b", NOW, 3, 2), ("c", NOW - FORGET_AFTER_MS, 0, 3)];
-        let reserved = |workers: &OtherWorkers| {
+        let disconnected_share = |workers: &OtherWorkers| {
             let window = part(LimitWindow::Fixed(RateUnit::Minute));
-            workers.reserved(&announcements(&ended), window, &OthersUsage::default(), NOW)
+            workers.disconnected_share(&announcements(&ended), window, &OthersUsage::default(), NOW)
         };
         workers.update(announcements(&ended), members(3), NOW);
         // A worker that has ended is known, and has no share.
-        assert_eq!((reserved(&workers), workers.count()), (0, 1));
+        assert_eq!((disconnected_share(&workers), workers.count()), (0, 1));
         workers.update(announcements(&ended), members(5), NOW);
-        assert_eq!(reserved(&workers), 2 * 18);
+        assert_eq!(disconnected_share(&workers), 2 * 18);
     }
 
     #[test]

@@ -17,17 +17,17 @@ pub(super) struct Lease {
     /// Amount that this worker has taken from the node's counter and not used yet.
     pub free: u64,
     /// Amount that requests of this worker hold.
-    pub held: u64,
-    /// Amount that other workers held when this worker last read the node's counter.
-    pub held_by_others: u64,
+    pub reserved: u64,
+    /// Amount that other workers had reserved when this worker last read the node's counter.
+    pub reserved_by_others: u64,
     /// Amount that requests used beyond their holds, not reported yet.
     pub exceeded: u64,
     /// Amount that was taken or used while the node's counter was unavailable, and that is not reported yet.
     pub unreported: u64,
-    /// Amount that is left in the node's counter as far as this worker knows, without `free`.
-    pub left: u64,
-    /// Amount that was left in the node's counter when this worker last read it.
-    pub known_left: u64,
+    /// Remaining amount in the node's counter as far as this worker knows, without `free`.
+    pub remaining: u64,
+    /// Remaining amount in the node's counter when this worker last read it.
+    pub last_remaining: u64,
     pub is_share: bool,
     /// True if the amount that this worker holds has changed since its last report.
     pub is_changed: bool,
@@ -45,12 +45,12 @@ impl Lease {
             start_ms: 0,
             end_ms: 0,
             free: 0,
-            held: 0,
-            held_by_others: 0,
+            reserved: 0,
+            reserved_by_others: 0,
             exceeded: 0,
             unreported: 0,
-            left: rule.limit,
-            known_left: rule.limit,
+            remaining: rule.limit,
+            last_remaining: rule.limit,
             is_share: false,
             is_changed: false,
             used_ms: 0,
@@ -60,14 +60,14 @@ impl Lease {
 
     pub fn report(&mut self) -> WorkerReport {
         let exceeded = self.exceeded.saturating_add(self.unreported);
-        let report = WorkerReport { returned: self.free, exceeded, held: self.held };
+        let report = WorkerReport { returned: self.free, exceeded, reserved: self.reserved };
         (self.free, self.exceeded, self.unreported, self.is_changed) = (0, 0, 0, false);
         report
     }
 
     /// Returns the amount that requests of all workers hold.
-    pub fn held_by_all(&self) -> u64 {
-        self.held.saturating_add(self.held_by_others)
+    pub fn reserved_by_all(&self) -> u64 {
+        self.reserved.saturating_add(self.reserved_by_others)
     }
 
     pub fn has_report(&self) -> bool {

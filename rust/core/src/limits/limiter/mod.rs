@@ -17,7 +17,7 @@ use super::{
     cluster::ClusterLimiter,
     counter::{Amount, WorkerReport},
     hold::{Hold, Remaining, RuleRef},
-    limit_metrics::{HELD_SHOWN_MS, LimitMetrics, MAX_HELD_SHOWN},
+    limit_metrics::{LimitMetrics, MAX_RESERVED_SHOWN, RESERVED_SHOWN_MS},
     node_counters::NodeCounters,
     now_ms as current_ms,
     rule::{Enforcement, LimitRule},
@@ -115,22 +115,26 @@ impl Limiter {
         }
         if std::mem::replace(&mut lease.limit, rule.limit) > rule.limit {
             // The limit was lowered: the amount that was taken in advance may exceed it, and is returned.
-            (lease.end_ms, lease.known_left) = (0, lease.known_left.min(rule.limit));
+            (lease.end_ms, lease.last_remaining) = (0, lease.last_remaining.min(rule.limit));
         }
         if lease.free < amount || now_ms >= lease.end_ms {
             self.renew(lease, &rule, &part, requested, now_ms);
         }
-        let is_whole_share = lease.is_share && !lease.window.is_budget() && lease.held == 0 && lease.free > 0;
-        let is_left = lease.free >= requested.minimum || is_whole_share;
+        let is_whole_share = lease.is_share && !lease.window.is_budget() && lease.reserved == 0 && lease.free > 0;
+        let is_enough = lease.free >= requested.minimum || is_whole_share;
         let amount = amount.min(lease.free);
-        if is_left {
+        if is_enough {
             lease.free -= amount;
-            lease.held = lease.held.saturating_add(amount);
+            lease.reserved = lease.reserved.saturating_add(amount);
         }
-        let left = lease.left.saturating_add(lease.free);
-        let remaining =
-            Remaining { left, held: lease.held_by_all(), reset_ms: part.reset_ms, is_share: lease.is_share };
-        if !is_left {
+        let available = lease.remaining.saturating_add(lease.free);
+        let remaining = Remaining {
+            amount: available,
+            reserved: lease.reserved_by_all(),
+            reset_ms: part.reset_ms,
+            is_share: lease.is_share,
+        };
+        if !is_enough {
             return Err(remaining);
         }
         Ok((Hold { rule, group: group.into(), amount, start_ms: lease.start_ms }, remaining))
@@ -150,7 +154,7 @@ impl Limiter {
         }
         let (returned, exceeded) = (hold.amount.saturating_sub(used), used.saturating_sub(hold.amount));
         if lease.start_ms == hold.start_ms {
-            lease.held = lease.held.saturating_sub(hold.amount);
+            lease.reserved = lease.reserved.saturating_sub(hold.amount);
             lease.is_changed = hold.rule.is_budget();
             lease.exceeded = lease.exceeded.saturating_add(exceeded);
             // Usage beyond a hold first reduces the free amount of the lease. Only the rest stays in `exceeded`.
@@ -158,7 +162,7 @@ impl Limiter {
             lease.exceeded -= from_lease;
             lease.free = lease.free - from_lease + returned;
         } else if hold.rule.window.sliding_part_ms() > 0 && (returned > 0 || exceeded > 0) {
-            let report = WorkerReport { returned, exceeded, held: 0 };
+            let report = WorkerReport { returned, exceeded, reserved: 0 };
             self.report(lease, hold.start_ms, report, now_ms);
         }
     }
@@ -174,25 +178,25 @@ impl Limiter {
     }
 
     /// Returns the amounts that requests hold of recently used budgets: id of the limit, group value, and amount.
-    pub fn list_held(&self, now_ms: u64) -> Vec<(Box<str>, Box<str>, u64)> {
+    pub fn list_reserved(&self, now_ms: u64) -> Vec<(Box<str>, Box<str>, u64)> {
         if let Some(cluster) = &self.cluster {
-            return cluster.list_held(now_ms);
+            return cluster.list_reserved(now_ms);
         }
         let leases = self.lock();
-        let used = leases.by_hash.values().filter(|lease| lease.window.is_budget() && lease.held_by_all() > 0);
-        let recent = used.filter(|lease| lease.held > 0 || now_ms < lease.used_ms + HELD_SHOWN_MS);
-        let rows = recent.map(|lease| (lease.counter_id.clone(), lease.group.clone(), lease.held_by_all()));
-        rows.take(MAX_HELD_SHOWN).collect()
+        let used = leases.by_hash.values().filter(|lease| lease.window.is_budget() && lease.reserved_by_all() > 0);
+        let recent = used.filter(|lease| lease.reserved > 0 || now_ms < lease.used_ms + RESERVED_SHOWN_MS);
+        let rows = recent.map(|lease| (lease.counter_id.clone(), lease.group.clone(), lease.reserved_by_all()));
+        rows.take(MAX_RESERVED_SHOWN).collect()
     }
 
-    /// Returns the amount that is left of a limit as far as this worker knows. Reads the node's counter only if this
+    /// Returns the remaining amount of a limit as far as this worker knows. Reads the node's counter only if this
     /// worker has no lease.
     pub fn known_remaining(&self, rule: &LimitRule, group: &str, now_ms: u64) -> Remaining {
         let part = rule.window.part_at(now_ms);
         let known = self.lock().by_hash.get(&self.hash(&rule.counter_id, group)).and_then(|lease| {
             (lease.start_ms == part.start_ms).then(|| Remaining {
-                left: lease.left.saturating_add(lease.free),
-                held: lease.held_by_all(),
+                amount: lease.remaining.saturating_add(lease.free),
+                reserved: lease.reserved_by_all(),
                 reset_ms: part.reset_ms,
                 is_share: lease.is_share,
             })
@@ -200,7 +204,7 @@ impl Limiter {
         known.unwrap_or_else(|| self.remaining(rule, group, now_ms))
     }
 
-    /// Returns the amount that is left of a limit, without taking anything.
+    /// Returns the remaining amount of a limit, without taking anything.
     pub fn remaining(&self, rule: &LimitRule, group: &str, now_ms: u64) -> Remaining {
         if let Some(cluster) = &self.cluster {
             return cluster.remaining(rule, group, &self.counters, now_ms);
@@ -212,20 +216,19 @@ impl Limiter {
         let lease =
             leases.by_hash.get(&self.hash(&rule.counter_id, group)).filter(|lease| lease.start_ms == part.start_ms);
         let own = lease.map_or(0, |lease| lease.free);
-        let counted = self
-            .counters
-            .read(&rule.counter_id, group)
-            .map(|mut counter| (counter.left(rule.window, now_ms, rule.limit), counter.held_by_others(self.worker)));
+        let counted = self.counters.read(&rule.counter_id, group).map(|mut counter| {
+            (counter.remaining(rule.window, now_ms, rule.limit), counter.reserved_by_others(self.worker))
+        });
         let known = || {
-            let left = lease.map_or(rule.limit / self.worker_count, |lease| lease.left);
-            (left, lease.map_or(0, |lease| lease.held_by_others))
+            let available = lease.map_or(rule.limit / self.worker_count, |lease| lease.remaining);
+            (available, lease.map_or(0, |lease| lease.reserved_by_others))
         };
         let is_share = counted.is_err();
-        let (left, held_by_others) = counted.unwrap_or_else(|_| known());
+        let (available, reserved_by_others) = counted.unwrap_or_else(|_| known());
         Remaining {
             is_share,
-            left: left.saturating_add(own),
-            held: lease.map_or(0, |lease| lease.held).saturating_add(held_by_others),
+            amount: available.saturating_add(own),
+            reserved: lease.map_or(0, |lease| lease.reserved).saturating_add(reserved_by_others),
             reset_ms: part.reset_ms,
         }
     }

@@ -39,7 +39,7 @@ impl Limiter {
         let mut leases = self.lock();
         let Leases { by_hash, group_counts, .. } = &mut *leases;
         by_hash.retain(|_, lease| {
-            let is_kept = lease.held > 0 || lease.has_report() || now_ms < lease.used_ms + FORGET_AFTER_MS;
+            let is_kept = lease.reserved > 0 || lease.has_report() || now_ms < lease.used_ms + FORGET_AFTER_MS;
             if !is_kept && let Some(count) = group_counts.get_mut(&lease.counter_id) {
                 *count = count.saturating_sub(1);
             }
@@ -80,8 +80,8 @@ impl Limiter {
             self.report(lease, start_ms, report, now_ms);
         }
         (lease.start_ms, lease.end_ms) = (part.start_ms, 0);
-        (lease.free, lease.held, lease.exceeded, lease.unreported) = (0, 0, 0, 0);
-        (lease.left, lease.known_left, lease.held_by_others) = (limit, limit, 0);
+        (lease.free, lease.reserved, lease.exceeded, lease.unreported) = (0, 0, 0, 0);
+        (lease.remaining, lease.last_remaining, lease.reserved_by_others) = (limit, limit, 0);
     }
 
     /// Takes a new lease from the node's counter. If that is unavailable, takes from this worker's share of the limit.
@@ -92,16 +92,16 @@ impl Limiter {
         let granted = self.counters.update(&lease.counter_id, &lease.group, window, |counter| {
             counter.settle(window, now_ms, start_ms, worker, report);
             let grant = counter.take(window, now_ms, rule.limit, worker, requested);
-            (grant, counter.held_by_others(worker))
+            (grant, counter.reserved_by_others(worker))
         });
         lease.is_share = granted.is_err();
-        if let Ok((grant, held_by_others)) = &granted {
-            (lease.known_left, lease.held_by_others) = (grant.left, *held_by_others);
+        if let Ok((grant, reserved_by_others)) = &granted {
+            (lease.last_remaining, lease.reserved_by_others) = (grant.remaining, *reserved_by_others);
         }
         let granted = granted.map(|(grant, _)| grant).or_else(|_| {
             self.metrics.counter_failures.add(1);
-            // Each worker may use its share of the amount that was left when it last read the counter.
-            let share = lease.known_left / self.worker_count;
+            // Each worker may use its share of the amount that remained when it last read the counter.
+            let share = lease.last_remaining / self.worker_count;
             // A request may need more than the whole share. It must not be rejected for as long as the counter is
             // unavailable.
             let requested = if rule.is_budget() { requested } else { Amount::at_most(requested.amount) };
@@ -114,7 +114,7 @@ impl Limiter {
         });
         if let Ok(grant) = granted {
             lease.free = lease.free.saturating_add(grant.amount);
-            (lease.left, lease.end_ms) = (grant.left, part.lease_end_ms);
+            (lease.remaining, lease.end_ms) = (grant.remaining, part.lease_end_ms);
         }
     }
 

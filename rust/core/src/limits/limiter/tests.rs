@@ -34,7 +34,7 @@ fn admits_exactly_the_limit_in_each_window() {
     let admitted = |now| (0..20).filter(|_| limiter.take(rule.clone(), "", 1, now).is_ok()).count();
     assert_eq!((admitted(NOW), admitted(NOW + 999), admitted(NOW + 1000)), (10, 0, 10));
     let remaining = limiter.take(rule.clone(), "", 1, NOW + 1500).unwrap_err();
-    assert_eq!(remaining, Remaining { left: 0, held: 10, reset_ms: Some(NOW + 2000), is_share: false });
+    assert_eq!(remaining, Remaining { amount: 0, reserved: 10, reset_ms: Some(NOW + 2000), is_share: false });
 }
 
 #[test]
@@ -55,10 +55,10 @@ fn what_a_request_does_not_use_is_left_for_others() {
     limiter.settle(&rest, 0, NOW + 4);
     limiter.settle(&hold, 30, NOW + 5);
     let (second, remaining) = limiter.take(rule.clone(), "", 70, NOW + 10).unwrap();
-    assert_eq!(remaining.left, 0);
+    assert_eq!(remaining.amount, 0);
     limiter.settle(&second, 75, NOW + 20);
     limiter.report_all(NOW + 30);
-    assert_eq!(limiter.remaining(&rule, "", NOW + 40).left, 0);
+    assert_eq!(limiter.remaining(&rule, "", NOW + 40).amount, 0);
     assert_eq!(limiter.estimate(&rule, ""), Some(75));
 }
 
@@ -110,18 +110,18 @@ fn reading_what_is_left_gives_a_group_no_counter() {
     let folder = std::env::temp_dir().join(format!("penstock-limiter-{:x}", fastrand::u128(..)));
     let grouped = rule(&json!({"id": "g", "period": {"start": 1}, "limit": 3, "group_by": ["metadata.team"]}));
     let limiter = Limiter::new(NodeCounters::full(&folder), 1, 1);
-    let left = |group: &str| {
+    let remaining = |group: &str| {
         let [remaining, known] =
             [limiter.remaining(&grouped, group, NOW), limiter.known_remaining(&grouped, group, NOW)];
         assert_eq!(remaining, known);
-        remaining.left
+        remaining.amount
     };
-    assert_eq!(left("eve"), 3);
+    assert_eq!(remaining("eve"), 3);
     assert!(!limiter.counters.has_counter("g", "eve") && !folder.exists());
     let (hold, _) = limiter.take(grouped.clone(), "eve", 1, NOW).unwrap();
     assert_eq!(&*hold.group, OTHER_GROUPS);
     // Groups that share a counter see what it leaves.
-    assert_eq!((left("eve"), left("bob"), left(OTHER_GROUPS)), (2, 2, 2));
+    assert_eq!((remaining("eve"), remaining("bob"), remaining(OTHER_GROUPS)), (2, 2, 2));
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
@@ -179,7 +179,7 @@ fn workers_share_what_others_return() {
     let (hold, _) = first.take(rule.clone(), "", 10, NOW).unwrap();
     // The first worker has taken a hundredth in advance.
     let remaining = other.take(rule.clone(), "", 9_901, NOW).unwrap_err();
-    assert_eq!((remaining.left, remaining.held), (9_900, 100));
+    assert_eq!((remaining.amount, remaining.reserved), (9_900, 100));
     first.settle(&hold, 10, NOW);
     first.report_all(NOW + 1500);
     assert!(other.take(rule.clone(), "", 9_990, NOW + 1600).is_ok());
@@ -209,9 +209,9 @@ fn amounts_that_were_taken_without_the_counters_count_once_they_are_reached() {
     limiter.settle(&hold, 2, NOW);
     limiter.report_all(NOW);
     std::fs::remove_file(&folder).unwrap();
-    assert_eq!(limiter.remaining(&rule, "", NOW).left, 10);
+    assert_eq!(limiter.remaining(&rule, "", NOW).amount, 10);
     limiter.report_all(NOW);
-    assert_eq!(limiter.remaining(&rule, "", NOW).left, 5);
+    assert_eq!(limiter.remaining(&rule, "", NOW).amount, 5);
     assert_eq!(admit(20), 5);
     std::fs::remove_dir_all(&folder).unwrap();
 }

@@ -201,7 +201,7 @@ impl Target<'_> {
             client_request.route.path_params,
         );
         let (models, pinned) = (Arc::clone(models), pinned.map(Cow::into_owned));
-        let mut left = body.length();
+        let mut unread_bytes = body.length();
         let guarded = body.with_guard(Box::new(move |chunk| {
             let ambiguous = |message: &str| Error::FormUnreadable { message: message.into() };
             if let Some(chunk) = chunk {
@@ -209,10 +209,10 @@ impl Target<'_> {
                 let mut other_models =
                     form.take_models().into_iter().filter(|models| pinned.as_ref() != Some(&models.name));
                 other_models.try_for_each(|model| models.check(model))?;
-                left = left.map(|remaining| remaining.saturating_sub(chunk.len() as u64));
+                unread_bytes = unread_bytes.map(|remaining| remaining.saturating_sub(chunk.len() as u64));
             }
             // Checks before the last byte is sent, because after it the provider has the complete form.
-            if (chunk.is_none() || left == Some(0)) && !form.is_finished() {
+            if (chunk.is_none() || unread_bytes == Some(0)) && !form.is_finished() {
                 return Err(ambiguous("its closing boundary is missing").into());
             }
             Ok(())

@@ -438,9 +438,9 @@ mod tests {
         for (before, delta_bytes) in [(0, 1), (240, 3), (500, 1), (509, 7), (2000, 4), (5000, 300)] {
             let mut window = window(json!({"contains": {"words": ["canary-word"], "operator": "none"}, "deny": true}));
             let text = format!("{}canary-word {}", filler(before), filler(3000));
-            let (_, left, step) = run(&mut window, &text, delta_bytes);
-            assert_eq!((step, left.contains("can")), (WindowStep::Denied, false), "{before} {delta_bytes}: {left}");
-            assert!(text.starts_with(&left) && left.len() + 1024 >= before.min(text.len()), "{}", left.len());
+            let (_, sent, step) = run(&mut window, &text, delta_bytes);
+            assert_eq!((step, sent.contains("can")), (WindowStep::Denied, false), "{before} {delta_bytes}: {sent}");
+            assert!(text.starts_with(&sent) && sent.len() + 1024 >= before.min(text.len()), "{}", sent.len());
             let result = &window.results()[0];
             assert!(result.denies && !result.verdict, "{result:?}");
         }
@@ -451,8 +451,8 @@ mod tests {
         let mut window = window(json!({"contains": {"words": ["canary"], "operator": "none"}, "gateway.pii":
             {"categories": ["EMAIL_ADDRESS"]}, "gateway.secrets": {}, "deny": true}));
         let text = filler(4000);
-        let (early, left, step) = run(&mut window, &text, 5);
-        assert_eq!((left, step), (text.clone(), WindowStep::Continue));
+        let (early, sent, step) = run(&mut window, &text, 5);
+        assert_eq!((sent, step), (text.clone(), WindowStep::Continue));
         assert!(early.len() + 1024 > text.len(), "{}", early.len());
     }
 
@@ -464,9 +464,9 @@ mod tests {
                     window(json!({"gateway.pii": {"categories": ["EMAIL_ADDRESS", "CREDIT_CARD"], "redact": true}}));
                 let text =
                     |email: &str, card: &str| format!("{}{email}, {email} and {card} {}", filler(before), filler(900));
-                let (early, left, _) = run(&mut window, &text("ann@mail.example", "4111 1111 1111 1111"), delta_bytes);
-                assert_eq!(left, text("{{EMAIL_ADDRESS_1}}", "{{CREDIT_CARD_1}}"), "{delta_bytes} {before}");
-                assert!(left.starts_with(&early));
+                let (early, sent, _) = run(&mut window, &text("ann@mail.example", "4111 1111 1111 1111"), delta_bytes);
+                assert_eq!(sent, text("{{EMAIL_ADDRESS_1}}", "{{CREDIT_CARD_1}}"), "{delta_bytes} {before}");
+                assert!(sent.starts_with(&early));
                 assert!(window.results()[0].is_transformed && window.results()[0].verdict);
             }
         }

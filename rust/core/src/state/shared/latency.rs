@@ -29,8 +29,8 @@ impl Default for LatencyHistogram {
     }
 }
 
-fn bucket_index(took: Duration) -> usize {
-    let milliseconds = took.as_secs_f64() * 1000.0;
+fn bucket_index(elapsed: Duration) -> usize {
+    let milliseconds = elapsed.as_secs_f64() * 1000.0;
     // Below one millisecond the logarithm is negative and the cast saturates at 0.
     #[allow(clippy::cast_sign_loss, reason = "negative values saturate at zero")]
     let span = (milliseconds.log2() * 4.0).ceil() as usize;
@@ -43,12 +43,12 @@ fn bucket_upper_bound(span: usize) -> Duration {
 }
 
 impl LatencyHistogram {
-    fn record(&mut self, took: Duration) {
+    fn record(&mut self, elapsed: Duration) {
         if self.sample_count == ROTATION_SAMPLES {
             self.previous = std::mem::replace(&mut self.current, [0; BUCKET_COUNT]);
             self.sample_count = 0;
         }
-        self.current[bucket_index(took)] += 1;
+        self.current[bucket_index(elapsed)] += 1;
         self.sample_count += 1;
     }
 
@@ -83,8 +83,8 @@ impl LatencyTracker {
         self.with_histogram(target, |pace| pace.hedge_tokens = (pace.hedge_tokens + share).min(MAX_HEDGE_TOKENS));
     }
 
-    pub fn record_latency(&self, target: u64, took: Duration) {
-        self.with_histogram(target, |pace| pace.record(took));
+    pub fn record_latency(&self, target: u64, elapsed: Duration) {
+        self.with_histogram(target, |pace| pace.record(elapsed));
     }
 
     pub fn percentile(&self, target: u64, percent: f64) -> Option<Duration> {

@@ -213,9 +213,9 @@ pub async fn send_cacheable_requests(gateway: &TestGateway, name: &str, rounds: 
             });
         }
         while let Some(done) = waiting.join_next().await {
-            let (status, took) = done.unwrap();
+            let (status, elapsed) = done.unwrap();
             assert_eq!(status, 200, "{name}");
-            longest = longest.max(took);
+            longest = longest.max(elapsed);
         }
     }
     longest

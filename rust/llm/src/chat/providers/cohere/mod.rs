@@ -238,11 +238,11 @@ fn write_tool_choice(choice: Option<&ToolChoice>, out: &mut Fields) -> Result<()
 /// Removes all tools but the named one; rejects a name that is not among them.
 fn retain_tool(name: &str, out: &mut Fields) -> Result<(), RequestError> {
     let tools = out.get_mut("tools").and_then(Value::as_array_mut);
-    let left = tools.map(|tools| {
+    let tool_count = tools.map(|tools| {
         tools.retain(|tool| tool["function"]["name"] == name);
         tools.len()
     });
-    if left.unwrap_or_default() > 0 {
+    if tool_count.unwrap_or_default() > 0 {
         return Ok(());
     }
     Err(RequestError::new("tool_choice", format!("`{name}` is not among the tools")))
