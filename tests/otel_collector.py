@@ -49,12 +49,12 @@ class OtelCollector:
         """Listens."""
         self._call(self._open())
 
-    def shut(self) -> None:
+    def close_port(self) -> None:
         """Closes the port and all connections."""
         self._call(self._shut())
 
     def stop(self) -> None:
-        self.shut()
+        self.close_port()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

@@ -33,8 +33,8 @@ class FairSlots:
 
     @asynccontextmanager
     async def acquire(self, *names: str) -> AsyncGenerator[None]:
-        """Waits for a slot, and frees it at the end of the block. `names` has the tenant's name on each level, the
-        widest first.
+        """Waits for a slot, and frees it at the end of the block. `names` names the organisation, then the part of
+        it that has its own limit, such as a workspace.
         """
         with await self.take(*names):
             yield

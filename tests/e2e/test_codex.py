@@ -24,14 +24,16 @@ RESPONSE_TEXT = "Hello from the pretend provider: all is well. "
 PORTABLE_SETTINGS = {"web_search": "disabled", "features": {"multi_agent": False}}
 
 
-def run_codex(served: Gateway, home: Path, model: str, settings: dict[str, Any], **mock: str) -> list[dict[str, Any]]:
+def run_codex(
+    running_gateway: Gateway, home: Path, model: str, settings: dict[str, Any], **mock: str
+) -> list[dict[str, Any]]:
     """Runs Codex with one prompt and without a terminal; returns the events that it prints."""
     fields = {f"x-mock-{key}": value for key, value in mock.items()}
     if fields:
         fields["x-gateway-forward-headers"] = ",".join(fields)
     provider = {
         "name": "gateway",
-        "base_url": f"{served.base_url}/v1",
+        "base_url": f"{running_gateway.base_url}/v1",
         "env_key": "KEY",
         "wire_api": "responses",
         "request_max_retries": 0,
@@ -69,7 +71,7 @@ def to_inline_toml(value: object) -> str:
 
 
 @pytest.fixture
-def served(gateway: Callable[..., Gateway], mock: Mock) -> Gateway:
+def running_gateway(gateway: Callable[..., Gateway], mock: Mock) -> Gateway:
     keys = [{"name": "k", "id": "k-1", "key": GATEWAY_KEY}]
     return gateway(
         {"keys": keys, "providers": provider_rows(mock), "upstream": {"trusted_custom_hosts": ["127.0.0.1"]}}
@@ -80,22 +82,22 @@ def served(gateway: Callable[..., Gateway], mock: Mock) -> Gateway:
     ("provider", "settings"), [(slug, {} if slug == "openai" else PORTABLE_SETTINGS) for slug in PATH_PREFIXES]
 )
 def test_codex_gets_text_tool_calls_and_errors(
-    served: Gateway, tmp_path: Path, provider: str, settings: dict[str, Any]
+    running_gateway: Gateway, tmp_path: Path, provider: str, settings: dict[str, Any]
 ):
     model = f"@{provider}/mock"
-    events = run_codex(served, tmp_path / "text", model, settings)
+    events = run_codex(running_gateway, tmp_path / "text", model, settings)
     items = [event["item"] for event in events if event["type"] == "item.completed"]
     assert [item["text"] for item in items if item["type"] == "agent_message"] == [RESPONSE_TEXT], events
     usage = events[-1]["usage"]
     assert (usage["input_tokens"], usage["output_tokens"]) == (12, 8)
 
     arguments = json.dumps({"cmd": "echo from the shell"})
-    events = run_codex(served, tmp_path / "tool", model, settings, call="exec_command", arguments=arguments)
+    events = run_codex(running_gateway, tmp_path / "tool", model, settings, call="exec_command", arguments=arguments)
     items = [event["item"] for event in events if event["type"] == "item.completed"]
     (ran,) = [item for item in items if item["type"] == "command_execution"]
     assert (ran["aggregated_output"].strip(), ran["exit_code"]) == ("from the shell", 0)
     assert [item["text"] for item in items if item["type"] == "agent_message"][-1] == RESPONSE_TEXT
 
-    events = run_codex(served, tmp_path / "error", model, settings, status="429")
+    events = run_codex(running_gateway, tmp_path / "error", model, settings, status="429")
     assert events[-1]["type"] == "turn.failed"
     assert "429" in events[-1]["error"]["message"]

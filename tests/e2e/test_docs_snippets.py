@@ -30,7 +30,7 @@ SNIPPET_SECONDS = 60
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+def running_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     """Runs a gateway with the providers that the snippets name; each is the mock provider."""
     folder = tmp_path_factory.mktemp("snippets")
     mock = Mock(folder)
@@ -59,9 +59,9 @@ def snippets(*languages: str) -> list[tuple[str, Example]]:
     ]
 
 
-def run_snippet(served: Gateway, command: list[str], text: str, folder: Path, **more: str) -> str:
+def run_snippet(running_gateway: Gateway, command: list[str], text: str, folder: Path, **more: str) -> str:
     done = subprocess.run(
-        [*command, text.replace(SHOWN_URL, served.base_url)],
+        [*command, text.replace(SHOWN_URL, running_gateway.base_url)],
         check=False,
         capture_output=True,
         text=True,
@@ -84,32 +84,32 @@ def run_snippet(served: Gateway, command: list[str], text: str, folder: Path, **
 @pytest.mark.parametrize(
     ("page", "snippet"), snippets("python"), ids=lambda part: part if isinstance(part, str) else str(part.number)
 )
-def test_python_snippet_prints_the_response(served: Gateway, page: str, snippet: Example, tmp_path: Path):
+def test_python_snippet_prints_the_response(running_gateway: Gateway, page: str, snippet: Example, tmp_path: Path):
     is_third_party = any(name in snippet.text for name in THIRD_PARTY_IMPORTS)
     options = ["-S", "-W", "ignore"] if is_third_party else []
     more = {"PYTHONPATH": str(PACKAGES_DIR)} if is_third_party else {}
-    printed = run_snippet(served, [sys.executable, *options, "-c"], snippet.text, tmp_path, **more)
+    printed = run_snippet(running_gateway, [sys.executable, *options, "-c"], snippet.text, tmp_path, **more)
     assert any(words in printed for words in RESPONSE_WORDS), (page, printed)
 
 
 @pytest.mark.parametrize(
     ("page", "snippet"), snippets("js"), ids=lambda part: part if isinstance(part, str) else str(part.number)
 )
-def test_javascript_snippet_prints_the_response(served: Gateway, page: str, snippet: Example):
+def test_javascript_snippet_prints_the_response(running_gateway: Gateway, page: str, snippet: Example):
     node = shutil.which("node") or "node"
-    printed = run_snippet(served, [node, "--input-type=module", "--eval"], snippet.text, E2E_DIR / "node")
+    printed = run_snippet(running_gateway, [node, "--input-type=module", "--eval"], snippet.text, E2E_DIR / "node")
     assert any(words in printed for words in RESPONSE_WORDS), (page, printed)
 
 
-def test_codex_works_with_the_settings_of_the_page(served: Gateway, tmp_path: Path):
+def test_codex_works_with_the_settings_of_the_page(running_gateway: Gateway, tmp_path: Path):
     (settings,) = [
         page_example.text
         for page_example in page_examples("docs/tools.md", "toml")
         if "model_provider =" in page_example.text
     ]
-    (tmp_path / "config.toml").write_text(settings.replace(SHOWN_URL, served.base_url))
+    (tmp_path / "config.toml").write_text(settings.replace(SHOWN_URL, running_gateway.base_url))
     command: list[str] = [str(CODEX_BINARY), "exec", "--json", "--skip-git-repo-check"]
-    printed = run_snippet(served, command, "Hi", tmp_path, HOME=str(tmp_path), CODEX_HOME=str(tmp_path))
+    printed = run_snippet(running_gateway, command, "Hi", tmp_path, HOME=str(tmp_path), CODEX_HOME=str(tmp_path))
     events = [json.loads(line) for line in printed.splitlines()]
     items = [event["item"] for event in events if event["type"] == "item.completed"]
     texts = [item["text"] for item in items if item["type"] == "agent_message"]

@@ -39,17 +39,17 @@ def run_node_test(test: str, **environment: str) -> None:
 
 
 def test_node_sdks_reach_the_mock_provider(gateway: Callable[..., Gateway]):
-    served = gateway({"server": {"heartbeat_seconds": 0.05}})
-    run_node_test("sdks.test.mjs", GATEWAY=served.base_url)
+    running_gateway = gateway({"server": {"heartbeat_seconds": 0.05}})
+    run_node_test("sdks.test.mjs", GATEWAY=running_gateway.base_url)
 
 
 def test_vercel_sdk_reaches_every_provider(gateway: Callable[..., Gateway], mock: Mock):
     key = "pk-gateway-0123456789"
     keys = [{"name": "k", "id": "k-1", "key": key}]
-    served = gateway(
+    running_gateway = gateway(
         {"keys": keys, "providers": provider_rows(mock), "upstream": {"trusted_custom_hosts": ["127.0.0.1"]}}
     )
-    run_node_test("ai.test.mjs", GATEWAY=served.base_url, KEY=key, PROVIDERS=" ".join(PATH_PREFIXES))
+    run_node_test("ai.test.mjs", GATEWAY=running_gateway.base_url, KEY=key, PROVIDERS=" ".join(PATH_PREFIXES))
 
 
 def test_node_sdks_reach_every_route(gateway: Callable[..., Gateway]):
@@ -57,10 +57,10 @@ def test_node_sdks_reach_every_route(gateway: Callable[..., Gateway]):
 
 
 def test_permanent_failure_takes_only_configured_attempts(gateway: Callable[..., Gateway], mock: Mock):
-    served = gateway({"routing": {"retry_backoff_ms": 1}})
-    run_node_test("retries.test.mjs", GATEWAY=served.base_url, MOCK=mock.url)
+    running_gateway = gateway({"routing": {"retry_backoff_ms": 1}})
+    run_node_test("retries.test.mjs", GATEWAY=running_gateway.base_url, MOCK=mock.url)
 
 
 def test_node_sdks_reach_aimock(gateway: Callable[..., Gateway], aimock: str):
-    served = gateway({"upstream": {"trusted_custom_hosts": ["127.0.0.1"]}})
-    run_node_test("aimock.test.mjs", GATEWAY=served.base_url, AIMOCK=aimock)
+    running_gateway = gateway({"upstream": {"trusted_custom_hosts": ["127.0.0.1"]}})
+    run_node_test("aimock.test.mjs", GATEWAY=running_gateway.base_url, AIMOCK=aimock)

@@ -37,7 +37,7 @@ def provider(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mock]:
 
 
 @pytest.fixture(scope="module", params=ENTRY_MODES)
-def served(
+def running_gateway(
     request: pytest.FixtureRequest, provider: Mock, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Gateway]:
     """Runs a gateway that intercepts requests, then one that handles them in Python tasks."""
@@ -55,7 +55,7 @@ def own_postgres() -> Iterator[Postgres]:
 
 
 @pytest.fixture
-def closed() -> Iterator[None]:
+def sdk_client_cleanup() -> Iterator[None]:
     """Closes the SDK clients of a test when it ends."""
     # Imported here, because SDKs import slowly and few tests need them.
     from tests.integration.batching import OPEN_CLIENTS  # noqa: PLC0415 - see the comment above
@@ -66,11 +66,11 @@ def closed() -> Iterator[None]:
 
 
 @pytest.fixture
-def restarted(
+def start_restartable(
     tmp_path: Path, mock: Mock, environment_variables: Mapping[str, str]
 ) -> Iterator[Callable[..., RestartableGateway]]:
     """Returns a function that starts a gateway with an embedded store, which a test may kill and start again."""
-    from tests.integration.batching import RestartableGateway  # noqa: PLC0415 - as in `closed`
+    from tests.integration.batching import RestartableGateway  # noqa: PLC0415 - as in `sdk_client_cleanup`
 
     started: list[RestartableGateway] = []
 

@@ -34,14 +34,14 @@ ONE_STORE = True
 
 
 @pytest.fixture
-def own(provider: Mock, new_store: StoreFactory, tmp_path: Path) -> Iterator[Client]:
+def new_admin(provider: Mock, new_store: StoreFactory, tmp_path: Path) -> Iterator[Client]:
     """Runs a gateway with a new store."""
     with run_gateway(tmp_path, {"mock": {"host": provider.url}}, env=new_store(tmp_path)) as gateway:
         yield Client(gateway)
 
 
 @pytest.fixture
-def pair(provider: Mock, new_store: StoreFactory, tmp_path: Path) -> Iterator[tuple[Client, Client]]:
+def admin_pair(provider: Mock, new_store: StoreFactory, tmp_path: Path) -> Iterator[tuple[Client, Client]]:
     """Runs two gateways, each with its own store."""
     folders = [tmp_path / name for name in ("one", "two")]
     for folder in folders:
@@ -86,31 +86,34 @@ def create_one_of_each(admin: Client) -> dict[str, Any]:
         },
     )
     create_organisation_objects(admin, workspace)
-    own = {"workspace_id": workspace["id"]}
+    in_workspace = {"workspace_id": workspace["id"]}
     admin.create(
-        "/v1/virtual-keys", {"name": "the provider", "provider": "openai", "key": SECRETS["VIRTUAL_KEY"], **own}
+        "/v1/virtual-keys",
+        {"name": "the provider", "provider": "openai", "key": SECRETS["VIRTUAL_KEY"], **in_workspace},
     )
-    inner = {"name": "inner", "ai_provider_id": "mock", "key": SECRETS["OWN_KEY"], "slug": "inner", **own}
+    inner = {"name": "inner", "ai_provider_id": "mock", "key": SECRETS["OWN_KEY"], "slug": "inner", **in_workspace}
     admin.create("/v1/integrations", {**inner, "create_default_provider": False})
     limits = {"usage_limits": {"credit_limit": 5, "periodic_reset": "weekly"}, "tags": {"a": "b"}}
-    admin.create("/v1/providers", {"name": "of ours", "integration_id": "inner", "slug": "ours", **limits, **own})
-    config = admin.create("/v1/configs", {"name": "main", "config": {"provider": "@ours"}, **own})
+    admin.create(
+        "/v1/providers", {"name": "of ours", "integration_id": "inner", "slug": "ours", **limits, **in_workspace}
+    )
+    config = admin.create("/v1/configs", {"name": "main", "config": {"provider": "@ours"}, **in_workspace})
     admin.put(f"/v1/workspaces/{workspace['id']}", {"defaults": {"user_api_key_config": config["slug"]}})
-    admin.create("/v1/labels", {"name": "pilot", "protected": True, **own})
+    admin.create("/v1/labels", {"name": "pilot", "protected": True, **in_workspace})
     # `a-part` is created before `b-part`, which it includes.
-    admin.create("/v1/prompts/partials", {"name": "a", "slug": "a-part", "string": "first", **own})
-    admin.create("/v1/prompts/partials", {"name": "b", "slug": "b-part", "string": "b", **own})
+    admin.create("/v1/prompts/partials", {"name": "a", "slug": "a-part", "string": "first", **in_workspace})
+    admin.create("/v1/prompts/partials", {"name": "b", "slug": "b-part", "string": "b", **in_workspace})
     expect_ok(admin.put("/v1/prompts/partials/a-part", {"string": "{{>b-part}}"}))
     expect_ok(admin.put("/v1/prompts/partials/a-part/makeDefault", {"version": 2}))
     prompt = {"name": "greeting", "slug": "greeting", "string": "{{>a-part}} {{name}}", "parameters": {"max_tokens": 5}}
-    created = admin.create("/v1/prompts", {**prompt, "virtual_key": "ours", "model": "mock", **own})
+    created = admin.create("/v1/prompts", {**prompt, "virtual_key": "ours", "model": "mock", **in_workspace})
     for label in ("pilot", "staging"):
         admin.put(f"/v1/prompts/{created['id']}/versions/{created['version_id']}", {"label_id": label})
     defaults = {"config_id": config["slug"], "metadata": {"team": "a"}}
-    body = {"name": "app", "scopes": ["completions.write"], "defaults": defaults, **own}
+    body = {"name": "app", "scopes": ["completions.write"], "defaults": defaults, **in_workspace}
     admin.create("/v1/api-keys/workspace/service", {**body, "usage_limits": {"credit_limit": 5}})
     body = {"name": "mine", "scopes": ["completions.write"], "user_id": user, "expires_at": "2999-01-01T00:00:00Z"}
-    admin.create("/v1/api-keys/workspace/user", {**body, **own})
+    admin.create("/v1/api-keys/workspace/user", {**body, **in_workspace})
     return workspace
 
 
@@ -123,9 +126,9 @@ def create_organisation_objects(admin: Client, workspace: dict[str, Any]) -> Non
     headers = {"custom_host": "https://models.test/v1", "custom_headers": {"x-team": SECRETS["HEADER"]}}
     shared = {"name": "shared", "slug": "shared", "ai_provider_id": "openai", "key": SECRETS["SHARED_KEY"]}
     admin.create("/v1/integrations", {**shared, "configurations": headers, "tags": {"a": "b"}, "description": "all"})
-    own = {"custom_host": "https://one.test", "custom_headers": {"x-model": SECRETS["MODEL_HEADER"]}}
+    options = {"custom_host": "https://one.test", "custom_headers": {"x-model": SECRETS["MODEL_HEADER"]}}
     models = [
-        {"slug": "custom", "enabled": True, "is_custom": True, "pricing_config": PRICE, "configurations": own},
+        {"slug": "custom", "enabled": True, "is_custom": True, "pricing_config": PRICE, "configurations": options},
         {"slug": "gpt-4o", "enabled": False},
     ]
     # Adding a model with its own host requires sending the credentials of its integration again.
@@ -285,8 +288,8 @@ def test_commands_set_up_a_workspace_with_a_provider(admin: Client, provider: Mo
     run_command(admin, "providers", "delete", "of-commands", "--workspace", workspace)
 
 
-def test_exported_state_recreates_a_store_and_is_idempotent(pair: tuple[Client, Client], tmp_path: Path):
-    item, two = pair
+def test_exported_state_recreates_a_store_and_is_idempotent(admin_pair: tuple[Client, Client], tmp_path: Path):
+    item, two = admin_pair
     create_one_of_each(item)
     file = tmp_path / "state.yaml"
     run_command(item, "export", "-o", str(file))
@@ -369,8 +372,8 @@ def test_apply_keeps_slugs_or_rejects_them(admin: Client, tmp_path: Path):
     assert "workspaces[0].slug: is not 'team-by-hand', the slug of the workspace with this name" in output
 
 
-def test_apply_updates_changed_fields_in_place(own: Client, tmp_path: Path):
-    admin = own
+def test_apply_updates_changed_fields_in_place(new_admin: Client, tmp_path: Path):
+    admin = new_admin
     workspace = create_one_of_each(admin)
     document = YAML(typ="safe").load(run_command(admin, "export"))
     complete, rockets = document["organisation"], document["workspaces"][1]
@@ -424,11 +427,11 @@ def test_apply_updates_changed_fields_in_place(own: Client, tmp_path: Path):
     assert run_command(admin, "apply", str(file), "--yes", "--prune") == "nothing to do\n"
 
 
-def test_opened_section_and_its_flags_are_applied_in_one_run(own: Client, tmp_path: Path):
+def test_opened_section_and_its_flags_are_applied_in_one_run(new_admin: Client, tmp_path: Path):
     """A section that the organisation opens starts with the organisation's values. The workspace's flags override them
     in the same run.
     """
-    admin = own
+    admin = new_admin
     workspace = admin.create("/v1/workspaces", {"name": "Rockets", "security_settings": {"membersViewLogs": True}})
     settings = "/v1/admin/organisation/settings"
     closed = {"security_settings_overrides": {"logs": False, "configs": False}}
@@ -515,9 +518,9 @@ def test_apply_rejects_changes_of_immutable_fields(admin: Client, tmp_path: Path
     assert "workspaces[0].providers[0].integration_id: is chosen once" in output
 
 
-def test_apply_accepts_reordered_scopes_and_a_moved_default(own: Client, tmp_path: Path):
+def test_apply_accepts_reordered_scopes_and_a_moved_default(new_admin: Client, tmp_path: Path):
     file = tmp_path / "state.yaml"
-    workspace = own.create("/v1/workspaces", {"name": "words"})
+    workspace = new_admin.create("/v1/workspaces", {"name": "words"})
     scopes = ["logs.list", "completions.write", "logs.list"]
     invite = {"email": "later@x.test", "role": "member", "workspace_api_key_details": {"scopes": scopes}}
 
@@ -528,7 +531,7 @@ def test_apply_accepts_reordered_scopes_and_a_moved_default(own: Client, tmp_pat
         ]
         workspaces = [{"slug": workspace["slug"], "name": "words", "configs": configs}]
         write_yaml({"version": 1, "organisation": {"invites": [invite]}, "workspaces": workspaces}, file)
-        return run_command(own, "apply", str(file), "--yes").splitlines()
+        return run_command(new_admin, "apply", str(file), "--yes").splitlines()
 
     assert "+ invites later@x.test" in apply_defaults(1)
     assert apply_defaults(1) == ["nothing to do"]
@@ -537,17 +540,17 @@ def test_apply_accepts_reordered_scopes_and_a_moved_default(own: Client, tmp_pat
     for defaults in ((1, 0), (0, 1)):
         assert {f"~ words / configs c{number}: is_default" for number in (0, 1)} < set(apply_defaults(*defaults))
         assert apply_defaults(*defaults) == ["nothing to do"]
-        second_workspace = own.read(f"/v1/configs?workspace_id={workspace['id']}")["data"]
+        second_workspace = new_admin.read(f"/v1/configs?workspace_id={workspace['id']}")["data"]
         assert {row["name"]: row["is_default"] for row in second_workspace} == {"c0": defaults[0], "c1": defaults[1]}
 
 
-def test_rejects_two_default_configs_before_any_change(own: Client, tmp_path: Path):
+def test_rejects_two_default_configs_before_any_change(new_admin: Client, tmp_path: Path):
     file = tmp_path / "state.yaml"
     configs = [{"name": name, "config": {}, "is_default": first} for name, first in (("a", 1), ("b", 0), ("c", True))]
     write_yaml({"version": 1, "workspaces": [{"name": "other"}, {"name": "words", "configs": configs}]}, file)
-    refusal = run_command(own, "apply", str(file), "--yes", status=1)
+    refusal = run_command(new_admin, "apply", str(file), "--yes", status=1)
     assert "workspaces[1].configs[2].is_default: makes 'c' the default beside workspaces[1].configs[0] ('a')" in refusal
-    assert own.read("/v1/workspaces")["total"] == 1
+    assert new_admin.read("/v1/workspaces")["total"] == 1
 
 
 def test_apply_shows_progress_on_a_terminal(admin: Client, tmp_path: Path):
@@ -566,8 +569,8 @@ def test_apply_shows_progress_on_a_terminal(admin: Client, tmp_path: Path):
     assert admin.read("/v1/workspaces")["total"] == before + 12
 
 
-def test_apply_deletes_missing_objects_only_with_prune(own: Client, tmp_path: Path):
-    admin = own
+def test_apply_deletes_missing_objects_only_with_prune(new_admin: Client, tmp_path: Path):
+    admin = new_admin
     workspace = create_one_of_each(admin)
     document = YAML(typ="safe").load(run_command(admin, "export"))
     rockets = next(actual for actual in document["workspaces"] if actual["name"] == "Rockets")

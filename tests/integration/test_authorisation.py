@@ -657,18 +657,18 @@ def count_changes(scenario: AccessScenario) -> int:
 
 def test_each_route_requires_the_documented_scope():
     # Includes the routes that are served but not described, such as other spellings for single clients.
-    served = [
+    guarded_routes = [
         route
         for (method, path), scopes in guard_scopes().items()
         if not is_of_batches(path)
         for route in [Route(method.upper(), path, scopes)]
         if scopes or route.canonical_id in REQUIRED_SCOPES
     ]
-    assert {route.canonical_id for route in served} == set(REQUIRED_SCOPES)
-    assert {route.id: route.required_scopes for route in served} == {
-        route.id: REQUIRED_SCOPES[route.canonical_id] or None for route in served
+    assert {route.canonical_id for route in guarded_routes} == set(REQUIRED_SCOPES)
+    assert {route.id: route.required_scopes for route in guarded_routes} == {
+        route.id: REQUIRED_SCOPES[route.canonical_id] or None for route in guarded_routes
     }
-    assert {route.id for route in ROUTES} <= {route.id for route in served}
+    assert {route.id for route in ROUTES} <= {route.id for route in guarded_routes}
 
 
 @pytest.mark.parametrize("route", CANONICAL_ROUTES, ids=[route.id for route in CANONICAL_ROUTES])

@@ -58,49 +58,53 @@ def assert_invalid_response_error(answer_json: dict, words: str = "") -> None:
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", [CHAT_PATH, MESSAGES_PATH])
 @pytest.mark.parametrize("status", [0, 1, 42, 99, 1000, 9999, 65636, 4294967295])
-def test_invalid_status_is_a_502_and_the_worker_survives(served: Gateway, path: str, status: int, stream: bool):
-    before = edge_pids(served)
-    with RawConnection(served.base_url) as connection:
+def test_invalid_status_is_a_502_and_the_worker_survives(
+    running_gateway: Gateway, path: str, status: int, stream: bool
+):
+    before = edge_pids(running_gateway)
+    with RawConnection(running_gateway.base_url) as connection:
         response = connection.request(path, chat_body(f"mock?status={status}", stream=stream))
         assert (response.status, response.get_header("x-gateway-provider")) == (502, "mock")
         assert_invalid_response_error(response.json())
         # The client's connection stays usable.
         assert connection.request(path, chat_body()).status == 200
-    assert edge_pids(served) == before
+    assert edge_pids(running_gateway) == before
 
 
 @pytest.mark.parametrize("status", [100, 103, 199])
-def test_informational_status_without_a_response_times_out(served: Gateway, status: int):
-    before = edge_pids(served)
+def test_informational_status_without_a_response_times_out(running_gateway: Gateway, status: int):
+    before = edge_pids(running_gateway)
     headers = {"x-gateway-provider": "mock", "x-gateway-request-timeout": "300", **JSON_HEADERS}
-    assert send_raw_request(served.base_url, CHAT_PATH, chat_body(f"mock?status={status}"), headers).status in {
+    assert send_raw_request(
+        running_gateway.base_url, CHAT_PATH, chat_body(f"mock?status={status}"), headers
+    ).status in {
         408,
         502,
     }
-    assert edge_pids(served) == before
+    assert edge_pids(running_gateway) == before
 
 
 @pytest.mark.parametrize("status", [203, 299, 418, 499, 529, 599, 600, 799, 999])
-def test_forwards_unknown_status_codes(served: Gateway, status: int):
-    before = edge_pids(served)
-    assert send_raw_request(served.base_url, CHAT_PATH, chat_body(f"mock?status={status}")).status == status
-    assert edge_pids(served) == before
+def test_forwards_unknown_status_codes(running_gateway: Gateway, status: int):
+    before = edge_pids(running_gateway)
+    assert send_raw_request(running_gateway.base_url, CHAT_PATH, chat_body(f"mock?status={status}")).status == status
+    assert edge_pids(running_gateway) == before
 
 
 @pytest.mark.parametrize("name", INVALID_RESPONSES)
-def test_invalid_http_is_a_502_and_the_worker_survives(served: Gateway, name: str):
-    before = edge_pids(served)
-    with CannedProvider(INVALID_RESPONSES[name]) as canned, RawConnection(served.base_url) as connection:
+def test_invalid_http_is_a_502_and_the_worker_survives(running_gateway: Gateway, name: str):
+    before = edge_pids(running_gateway)
+    with CannedProvider(INVALID_RESPONSES[name]) as canned, RawConnection(running_gateway.base_url) as connection:
         response = connection.request(CHAT_PATH, chat_body(), {**canned.headers, **JSON_HEADERS})
         assert response.status == 502
         assert_invalid_response_error(response.json())
-        assert send_raw_request(served.base_url, CHAT_PATH, chat_body()).status == 200
-    assert edge_pids(served) == before
+        assert send_raw_request(running_gateway.base_url, CHAT_PATH, chat_body()).status == 200
+    assert edge_pids(running_gateway) == before
 
 
-def test_unreachable_provider_is_a_502_with_its_address(served: Gateway):
+def test_unreachable_provider_is_a_502_with_its_address(running_gateway: Gateway):
     with CannedProvider(b"") as canned:
         pass
-    response = send_raw_request(served.base_url, CHAT_PATH, chat_body(), {**canned.headers, **JSON_HEADERS})
+    response = send_raw_request(running_gateway.base_url, CHAT_PATH, chat_body(), {**canned.headers, **JSON_HEADERS})
     assert response.status == 502
     assert canned.url.removeprefix("http://") in response.json()["error"]["message"]

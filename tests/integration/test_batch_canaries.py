@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 # Leaves out the PostgreSQL variants: both kinds of database store the same values.
 ONE_STORE = True
-pytestmark = pytest.mark.usefixtures("closed")
+pytestmark = pytest.mark.usefixtures("sdk_client_cleanup")
 WINDOW_24H = "24h"
 # Canary in the content of batch lines. Only the stored files and the logs of the lines' requests may contain it.
 CONTENT_CANARY = "content of a line"

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 # Leaves out the PostgreSQL variants: unit tests of these resources cover both databases.
 ONE_STORE = True
 
-pytestmark = pytest.mark.usefixtures("closed")
+pytestmark = pytest.mark.usefixtures("sdk_client_cleanup")
 
 
 @pytest.fixture(scope="module")
@@ -293,9 +293,9 @@ def completed_counts(mock: Mock) -> Counter[str]:
 
 @pytest.mark.parametrize("what", ["control", "all"])
 def test_batch_resumes_after_kill_9_without_repeating_lines(
-    restarted: Callable[..., RestartableGateway], mock: Mock, what: str
+    start_restartable: Callable[..., RestartableGateway], mock: Mock, what: str
 ):
-    restartable_gateway = restarted(concurrency=2)
+    restartable_gateway = start_restartable(concurrency=2)
     caller = create_workspace(Client(restartable_gateway.gateway), "w")
     lines = [batch_line(number, model=f"gpt-{number}?first_ms=30") for number in range(40)]
     batch = create_batch(openai_client(caller, provider="@m-w"), to_jsonl(*lines))
@@ -321,8 +321,8 @@ def test_batch_resumes_after_kill_9_without_repeating_lines(
     assert before < 40
 
 
-def test_lines_that_run_out_of_time_expire(restarted: Callable[..., RestartableGateway], mock: Mock):
-    restartable_gateway = restarted(concurrency=1, window_seconds=2)
+def test_lines_that_run_out_of_time_expire(start_restartable: Callable[..., RestartableGateway], mock: Mock):
+    restartable_gateway = start_restartable(concurrency=1, window_seconds=2)
     ai = openai_client(create_workspace(Client(restartable_gateway.gateway), "w"), provider="@m-w")
     batch = wait_until_ended(
         ai, create_batch(ai, to_jsonl(*(batch_line(number, model="gpt?first_ms=300") for number in range(30)))).id
@@ -336,8 +336,8 @@ def test_lines_that_run_out_of_time_expire(restarted: Callable[..., RestartableG
     assert len(good) == len(mock.ledger())
 
 
-def test_deleting_a_key_ends_its_batch_requests(restarted: Callable[..., RestartableGateway], mock: Mock):
-    restartable_gateway = restarted(concurrency=1)
+def test_deleting_a_key_ends_its_batch_requests(start_restartable: Callable[..., RestartableGateway], mock: Mock):
+    restartable_gateway = start_restartable(concurrency=1)
     admin = Client(restartable_gateway.gateway)
     caller = create_workspace(admin, "w")
     workspace = next(row["id"] for row in admin.read("/v1/admin/workspaces")["data"] if row["name"] == "w")
@@ -357,8 +357,10 @@ def test_deleting_a_key_ends_its_batch_requests(restarted: Callable[..., Restart
     assert {refusal["response"]["status_code"] for refusal in refusals} == {401}
 
 
-def test_old_files_and_batches_are_deleted_and_counted(restarted: Callable[..., RestartableGateway], mock: Mock):
-    restartable_gateway = restarted()
+def test_old_files_and_batches_are_deleted_and_counted(
+    start_restartable: Callable[..., RestartableGateway], mock: Mock
+):
+    restartable_gateway = start_restartable()
     restartable_gateway.tables["files"] = {"retention_seconds": 1}
     restartable_gateway.gateway.stop()
     restartable_gateway.start()

@@ -84,9 +84,9 @@ def send_slowly(connection: RawConnection, chunk: bytes, pause: float) -> float:
 
 
 @pytest.mark.parametrize("name", UNFINISHED_REQUESTS)
-def test_stalled_body_gets_a_408_and_closes_its_connection(served: Gateway, name: str):
-    count = count_settled_records(served)
-    with RawConnection(served.base_url) as connection:
+def test_stalled_body_gets_a_408_and_closes_its_connection(running_gateway: Gateway, name: str):
+    count = count_settled_records(running_gateway)
+    with RawConnection(running_gateway.base_url) as connection:
         connection.send(UNFINISHED_REQUESTS[name])
         started = time.monotonic()
         response = connection.read_response()
@@ -95,19 +95,19 @@ def test_stalled_body_gets_a_408_and_closes_its_connection(served: Gateway, name
         assert "limits.body_idle_ms is 400" in response.json()["error"]["message"]
         assert seconds > IDLE_SECONDS * 0.9
         assert connection.is_closed()
-    record = served.records(count + 1)[-1]
+    record = running_gateway.records(count + 1)[-1]
     assert (record["outcome"], record["response_status_code"], record["error"]) == ("refused", 408, "body_timeout")
 
 
-def test_management_request_without_a_key_is_answered_before_its_body(served: Gateway):
-    with RawConnection(served.base_url) as connection:
+def test_management_request_without_a_key_is_answered_before_its_body(running_gateway: Gateway):
+    with RawConnection(running_gateway.base_url) as connection:
         connection.send(encode_request("POST", "/v1/configs", {"content-length": "10"}, b"{"))
         # This gateway has no store.
         assert connection.read_response().status == 503
 
 
-def test_aborts_the_upstream_request_of_a_stalled_body(served: Gateway, provider: Mock):
-    with RawConnection(served.base_url) as connection:
+def test_aborts_the_upstream_request_of_a_stalled_body(running_gateway: Gateway, provider: Mock):
+    with RawConnection(running_gateway.base_url) as connection:
         connection.send(UNFINISHED_REQUESTS["half of a large one that passes through"])
         assert connection.read_response().status == 408
     # The provider received the head, but never the complete body.
@@ -119,8 +119,10 @@ def test_aborts_the_upstream_request_of_a_stalled_body(served: Gateway, provider
     ("chunk", "limit", "least"),
     [(b"1\r\n \r\n", "body_rate", 0.5), (b"190\r\n%s\r\n" % (b" " * 400), "body_total_ms", 1.3)],
 )
-def test_slow_body_is_cut_by_its_rate_or_total_time(served: Gateway, path: str, chunk: bytes, limit: str, least: float):
-    with RawConnection(served.base_url) as connection:
+def test_slow_body_is_cut_by_its_rate_or_total_time(
+    running_gateway: Gateway, path: str, chunk: bytes, limit: str, least: float
+):
+    with RawConnection(running_gateway.base_url) as connection:
         connection.send(encode_request("POST", path, CHUNKED_HEADERS))
         seconds = send_slowly(connection, chunk, 0.1)
         response = connection.read_response()
@@ -130,9 +132,9 @@ def test_slow_body_is_cut_by_its_rate_or_total_time(served: Gateway, path: str, 
         assert connection.is_closed()
 
 
-def test_body_in_many_small_writes_is_one_body(served: Gateway):
+def test_body_in_many_small_writes_is_one_body(running_gateway: Gateway):
     body = chat_body()
-    with RawConnection(served.base_url) as connection:
+    with RawConnection(running_gateway.base_url) as connection:
         for pause in (0.0, 0.02, 0.12):
             connection.send(encode_request("POST", CHAT_PATH, {**MOCK_HEADERS, "content-length": str(len(body))}))
             for start in range(0, len(body), 40):
@@ -143,28 +145,28 @@ def test_body_in_many_small_writes_is_one_body(served: Gateway):
 
 @pytest.mark.parametrize("name", INVALID_CHUNKS)
 @pytest.mark.parametrize("path", [CHAT_PATH, FILES_PATH])
-def test_invalid_chunks_are_a_client_error(served: Gateway, path: str, name: str):
-    count = count_settled_records(served)
-    with RawConnection(served.base_url) as connection:
+def test_invalid_chunks_are_a_client_error(running_gateway: Gateway, path: str, name: str):
+    count = count_settled_records(running_gateway)
+    with RawConnection(running_gateway.base_url) as connection:
         connection.send(encode_request("POST", path, CHUNKED_HEADERS, INVALID_CHUNKS[name]))
         response = connection.read_response()
         assert (response.status, response.json()["error"]["code"]) == (400, "invalid_framing")
         assert connection.is_closed()
-    record = served.records(count + 1)[-1]
+    record = running_gateway.records(count + 1)[-1]
     assert (record["outcome"], record["response_status_code"], record["error"]) == ("refused", 400, "invalid_framing")
 
 
 @pytest.mark.parametrize("leave", ["close", "reset"])
 @pytest.mark.parametrize("name", UNFINISHED_REQUESTS)
-def test_disconnect_within_the_body_is_recorded_as_aborted(served: Gateway, name: str, leave: str):
+def test_disconnect_within_the_body_is_recorded_as_aborted(running_gateway: Gateway, name: str, leave: str):
     if "management" in name:
         return
-    count = count_settled_records(served)
-    with RawConnection(served.base_url) as connection:
+    count = count_settled_records(running_gateway)
+    with RawConnection(running_gateway.base_url) as connection:
         connection.send(UNFINISHED_REQUESTS[name])
         time.sleep(0.05)
         getattr(connection, leave)()
-    record = served.records(count + 1)[-1]
+    record = running_gateway.records(count + 1)[-1]
     assert (record["outcome"], record["response_status_code"]) == ("aborted", 499)
 
 
@@ -178,13 +180,13 @@ def test_disconnect_within_the_body_is_recorded_as_aborted(served: Gateway, name
 )
 @pytest.mark.parametrize("path", [CHAT_PATH, FILES_PATH])
 def test_early_rejection_reaches_a_client_that_is_still_sending(
-    served: Gateway, path: str, headers: dict[str, str], status: int
+    running_gateway: Gateway, path: str, headers: dict[str, str], status: int
 ):
     size = 20_000_000 if status == 413 else 2_900_000
     body = b" " * size
     if headers is CHUNKED_HEADERS:
         body = b"%x\r\n%s\r\n" % (size, body)
-    with RawConnection(served.base_url) as connection:
+    with RawConnection(running_gateway.base_url) as connection:
         # The gateway drains the body without using it, so that the client can send all of it.
         connection.send(encode_request("POST", path, headers, body))
         response = connection.read_response()
@@ -195,8 +197,8 @@ def test_early_rejection_reaches_a_client_that_is_still_sending(
             assert connection.is_closed()
 
 
-def test_endless_body_is_cut(served: Gateway):
-    with RawConnection(served.base_url) as connection:
+def test_endless_body_is_cut(running_gateway: Gateway):
+    with RawConnection(running_gateway.base_url) as connection:
         connection.send(encode_request("POST", FILES_PATH, CHUNKED_HEADERS))
         chunk = b"%x\r\n%s\r\n" % (1_000_000, b" " * 1_000_000)
         sent = 0
@@ -207,48 +209,48 @@ def test_endless_body_is_cut(served: Gateway):
         except ConnectionError:
             pass
     assert 3 <= sent < 100
-    assert send_raw_request(served.base_url, CHAT_PATH, chat_body()).status == 200
+    assert send_raw_request(running_gateway.base_url, CHAT_PATH, chat_body()).status == 200
 
 
-def test_expect_continue_is_rejected_before_the_body_is_sent(served: Gateway):
+def test_expect_continue_is_rejected_before_the_body_is_sent(running_gateway: Gateway):
     large = {"content-length": "2000000", "expect": "100-continue"}
-    with RawConnection(served.base_url) as connection:
+    with RawConnection(running_gateway.base_url) as connection:
         connection.send(encode_request("POST", FILES_PATH, {**MOCK_HEADERS, **large, "x-gateway-provider": "none"}))
         connection.socket.settimeout(2)
         assert connection.socket.recv(12) == b"HTTP/1.1 400"
-    with RawConnection(served.base_url) as connection:
+    with RawConnection(running_gateway.base_url) as connection:
         connection.send(encode_request("POST", FILES_PATH, {**MOCK_HEADERS, **large}))
         assert connection.socket.recv(25) == b"HTTP/1.1 100 Continue\r\n\r\n"
         connection.send(b" " * 2_000_000)
         assert connection.read_response().json()["body_bytes"] == 2_000_000
 
 
-def test_stalled_bodies_do_not_block_other_requests(served: Gateway):
-    stalled = [RawConnection(served.base_url) for _ in range(50)]
+def test_stalled_bodies_do_not_block_other_requests(running_gateway: Gateway):
+    stalled = [RawConnection(running_gateway.base_url) for _ in range(50)]
     for number, connection in enumerate(stalled):
         connection.send(list(UNFINISHED_REQUESTS.values())[number % 4])
     for _ in range(20):
-        assert send_raw_request(served.base_url, CHAT_PATH, chat_body()).status == 200
+        assert send_raw_request(running_gateway.base_url, CHAT_PATH, chat_body()).status == 200
     for connection in stalled:
         assert connection.read_response().status == 408
         connection.close()
 
 
-def test_joins_valid_chunks(served: Gateway):
+def test_joins_valid_chunks(running_gateway: Gateway):
     body = chat_body()
     chunks = [body[start : start + 7] for start in range(0, len(body), 7)]
-    with RawConnection(served.base_url) as connection:
+    with RawConnection(running_gateway.base_url) as connection:
         connection.send(encode_request("POST", CHAT_PATH, CHUNKED_HEADERS, encode_chunks(*chunks)))
         assert json.loads(connection.read_response().body)["object"] == "chat.completion"
 
 
-def test_forwards_a_response_that_precedes_the_end_of_the_body(served: Gateway):
+def test_forwards_a_response_that_precedes_the_end_of_the_body(running_gateway: Gateway):
     head = (
         b"HTTP/1.1 413 Too Large\r\ncontent-type: text/html\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n"
     )
     with (
         CannedProvider(head, b"5\r\nlarge\r\n", b"0\r\n\r\n", pause=0.1) as canned,
-        RawConnection(served.base_url) as connection,
+        RawConnection(running_gateway.base_url) as connection,
     ):
         unfinished = b"%x\r\n%s\r\n" % (2_000_000, b" " * 2_000_000)
         connection.send(

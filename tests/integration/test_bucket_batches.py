@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from tests.gateway import Mock
 
-pytestmark = pytest.mark.usefixtures("closed")
+pytestmark = pytest.mark.usefixtures("sdk_client_cleanup")
 WINDOW_24H = "24h"
 COUNTER = itertools.count(1)
 ROLE_ARN = "arn:aws:iam::123456789012:role/batches"

@@ -69,10 +69,10 @@ def decompress(response: Response) -> bytes:
     return gzip.decompress(response.body) if response.get_header("content-encoding") == "gzip" else response.body
 
 
-def assert_same_through_gateway(served: Gateway, provider: Mock, path: str, body: bytes) -> None:
+def assert_same_through_gateway(running_gateway: Gateway, provider: Mock, path: str, body: bytes) -> None:
     """Sends the request directly and through the gateway and compares the responses."""
     direct = send_raw_request(provider.url, path, body, JSON_HEADERS)
-    response = send_raw_request(served.base_url, path, body)
+    response = send_raw_request(running_gateway.base_url, path, body)
     # The provider compresses the time of the response too, which may differ by a second.
     direct.body, response.body = map(decompress, (direct, response))
     assert (response.status, response.end_reason, len(response.body)) == (
@@ -88,16 +88,16 @@ def assert_same_through_gateway(served: Gateway, provider: Mock, path: str, body
 
 @pytest.mark.parametrize("path", [CHAT_PATH, MESSAGES_PATH])
 @pytest.mark.parametrize("model", COMPLETE_MODELS)
-def test_complete_response_passes_byte_for_byte(served: Gateway, provider: Mock, path: str, model: str):
-    assert_same_through_gateway(served, provider, path, chat_body(model))
+def test_complete_response_passes_byte_for_byte(running_gateway: Gateway, provider: Mock, path: str, model: str):
+    assert_same_through_gateway(running_gateway, provider, path, chat_body(model))
 
 
 @pytest.mark.parametrize("model", ERROR_MODELS)
-def test_error_is_unchanged_for_messages_and_named_for_chat(served: Gateway, provider: Mock, model: str):
-    assert_same_through_gateway(served, provider, MESSAGES_PATH, chat_body(model))
+def test_error_is_unchanged_for_messages_and_named_for_chat(running_gateway: Gateway, provider: Mock, model: str):
+    assert_same_through_gateway(running_gateway, provider, MESSAGES_PATH, chat_body(model))
     direct, response = (
         send_raw_request(provider.url, CHAT_PATH, chat_body(model), JSON_HEADERS),
-        send_raw_request(served.base_url, CHAT_PATH, chat_body(model)),
+        send_raw_request(running_gateway.base_url, CHAT_PATH, chat_body(model)),
     )
     body = direct.json()
     body["error"]["message"] = f"mock error: {body['error']['message']}"
@@ -107,26 +107,26 @@ def test_error_is_unchanged_for_messages_and_named_for_chat(served: Gateway, pro
 
 @pytest.mark.parametrize("path", [CHAT_PATH, MESSAGES_PATH])
 @pytest.mark.parametrize("model", STREAM_MODELS)
-def test_stream_passes_byte_for_byte(served: Gateway, provider: Mock, path: str, model: str):
+def test_stream_passes_byte_for_byte(running_gateway: Gateway, provider: Mock, path: str, model: str):
     # With `include_usage` the usage event is not removed, so the bytes are identical.
     assert_same_through_gateway(
-        served, provider, path, chat_body(model, stream=True, stream_options={"include_usage": True})
+        running_gateway, provider, path, chat_body(model, stream=True, stream_options={"include_usage": True})
     )
 
 
-def test_provider_gets_the_request_body_unchanged(served: Gateway, provider: Mock):
+def test_provider_gets_the_request_body_unchanged(running_gateway: Gateway, provider: Mock):
     body = b'{ "model":"mock",\t"messages": [],  "unknown": 1.50e1, "text": "\\u00e9\xc3\xa9" }'
-    assert send_raw_request(served.base_url, CHAT_PATH, body).status == 200
+    assert send_raw_request(running_gateway.base_url, CHAT_PATH, body).status == 200
     assert wait_for_request(provider)["body_bytes"] == len(body)
-    echo = send_raw_request(served.base_url, "/v1/echo", body).json()
+    echo = send_raw_request(running_gateway.base_url, "/v1/echo", body).json()
     assert echo["body_sha"] == hashlib.sha256(body).hexdigest()
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
 @pytest.mark.parametrize("prefix", ["/v1", "/v1/proxy"])
-def test_any_path_passes_with_any_method(served: Gateway, provider: Mock, method: str, prefix: str):
+def test_any_path_passes_with_any_method(running_gateway: Gateway, provider: Mock, method: str, prefix: str):
     body = b'{"a": 1}' if method in {"POST", "PUT", "PATCH"} else None
-    response = send_raw_request(served.base_url, f"{prefix}/some/th%20ing/x?b=2&a=%2F", body, method=method)
+    response = send_raw_request(running_gateway.base_url, f"{prefix}/some/th%20ing/x?b=2&a=%2F", body, method=method)
     assert response.status == 200
     received = wait_for_request(provider)
     assert (received["method"], received["path"]) == (method, "/v1/some/th%20ing/x?b=2&a=%2F")
@@ -137,65 +137,67 @@ def test_any_path_passes_with_any_method(served: Gateway, provider: Mock, method
         assert response.json()["method"] == method
 
 
-def test_raw_proxy_drops_gateway_and_hop_by_hop_headers(served: Gateway, provider: Mock):
+def test_raw_proxy_drops_gateway_and_hop_by_hop_headers(running_gateway: Gateway, provider: Mock):
     headers = {**MOCK_HEADERS, "x-own": "kept", "te": "trailers", "connection": "x-hop", "x-hop": "1", "cookie": "a=b"}
-    send_raw_request(served.base_url, "/v1/proxy/chat/completions", chat_body(), headers)
+    send_raw_request(running_gateway.base_url, "/v1/proxy/chat/completions", chat_body(), headers)
     received = wait_for_request(provider)["headers"]
     assert (received["x-own"], received["authorization"]) == ("kept", "Bearer sk-provider")
     assert not {"x-hop", "te", "cookie"} & set(received)
     assert not [name for name in received if name.startswith("x-gateway-")]
 
 
-def test_listed_headers_are_forwarded_and_others_are_not(served: Gateway, provider: Mock):
+def test_listed_headers_are_forwarded_and_others_are_not(running_gateway: Gateway, provider: Mock):
     headers = {**MOCK_HEADERS, "x-team": "red", "x-other": "blue", "x-gateway-forward-headers": "X-Team"}
-    send_raw_request(served.base_url, CHAT_PATH, chat_body(), headers)
+    send_raw_request(running_gateway.base_url, CHAT_PATH, chat_body(), headers)
     received = wait_for_request(provider)["headers"]
     assert (received.get("x-team"), received.get("x-other")) == ("red", None)
 
 
 @pytest.mark.parametrize("is_chunked", [False, True])
-def test_multipart_upload_keeps_its_boundary(served: Gateway, provider: Mock, is_chunked: bool):
+def test_multipart_upload_keeps_its_boundary(running_gateway: Gateway, provider: Mock, is_chunked: bool):
     part = b'--b0undary\r\ncontent-disposition: form-data; name="file"; filename="a.wav"\r\n\r\n'
     body = part + bytes(range(256)) * 8192 + b"\r\n--b0undary--\r\n"
     kind = {"content-type": 'multipart/form-data; boundary="b0undary"'}
     framing = {"transfer-encoding": "chunked"} if is_chunked else {}
     sent = encode_chunks(body[:1000], body[1000:900_000], body[900_000:]) if is_chunked else body
-    response = send_raw_request(served.base_url, "/v1/audio/transcriptions", sent, {**MOCK_HEADERS, **kind, **framing})
+    response = send_raw_request(
+        running_gateway.base_url, "/v1/audio/transcriptions", sent, {**MOCK_HEADERS, **kind, **framing}
+    )
     assert response.json()["body_sha"] == hashlib.sha256(body).hexdigest()
     assert wait_for_request(provider)["headers"]["content-type"] == kind["content-type"]
 
 
 @pytest.mark.parametrize("size", [0, 1, 16_384, 16_385, 1_000_000, 1_048_576, 1_048_577, 20_000_000])
-def test_accepts_chat_bodies_of_any_size(served: Gateway, provider: Mock, size: int):
+def test_accepts_chat_bodies_of_any_size(running_gateway: Gateway, provider: Mock, size: int):
     body = chat_body(text="x" * size)
-    response = send_raw_request(served.base_url, CHAT_PATH, body)
+    response = send_raw_request(running_gateway.base_url, CHAT_PATH, body)
     assert (response.status, response.json()["object"]) == (200, "chat.completion")
     assert wait_for_request(provider)["body_bytes"] == len(body)
 
 
-def test_large_upload_streams_with_little_memory(served: Gateway, provider: Mock):
-    (edge,) = edge_pids(served)
+def test_large_upload_streams_with_little_memory(running_gateway: Gateway, provider: Mock):
+    (edge,) = edge_pids(running_gateway)
     body = bytes(range(256)) * 8192 * 10
     kind = {"content-type": "application/octet-stream"}
-    send_raw_request(served.base_url, "/v1/files", body[:2_000_000], {**MOCK_HEADERS, **kind})
+    send_raw_request(running_gateway.base_url, "/v1/files", body[:2_000_000], {**MOCK_HEADERS, **kind})
     provider.clear_ledger()
     before = memory.rss(edge)
     memory.reset_peak_rss(edge)
-    response = send_raw_request(served.base_url, "/v1/files", body, {**MOCK_HEADERS, **kind})
+    response = send_raw_request(running_gateway.base_url, "/v1/files", body, {**MOCK_HEADERS, **kind})
     assert response.json()["body_sha"] == hashlib.sha256(body).hexdigest()
     assert wait_for_request(provider)["body_bytes"] == len(body)
     grown = memory.peak_rss(edge) - before
     assert grown < 6 * memory.MIB, f"{grown / memory.MIB:.1f} MiB for an upload of 20"
 
 
-def test_large_response_streams_with_little_memory(served: Gateway, provider: Mock):
-    (edge,) = edge_pids(served)
+def test_large_response_streams_with_little_memory(running_gateway: Gateway, provider: Mock):
+    (edge,) = edge_pids(running_gateway)
     model = "mock?response_bytes=20000000"
     direct = send_raw_request(provider.url, CHAT_PATH, chat_body(model), JSON_HEADERS)
-    send_raw_request(served.base_url, CHAT_PATH, chat_body("mock?response_bytes=2000000"))
+    send_raw_request(running_gateway.base_url, CHAT_PATH, chat_body("mock?response_bytes=2000000"))
     before = memory.rss(edge)
     memory.reset_peak_rss(edge)
-    response = send_raw_request(served.base_url, CHAT_PATH, chat_body(model))
+    response = send_raw_request(running_gateway.base_url, CHAT_PATH, chat_body(model))
     assert response.end_reason == "length"
     assert len(response.body) == len(direct.body) >= 20_000_000
     assert response.body[-1000:] == direct.body[-1000:]
@@ -203,9 +205,9 @@ def test_large_response_streams_with_little_memory(served: Gateway, provider: Mo
     assert grown < 6 * memory.MIB, f"{grown / memory.MIB:.1f} MiB for an answer of 20"
 
 
-def test_body_over_the_limit_is_rejected_before_it_arrives(served: Gateway, provider: Mock):
+def test_body_over_the_limit_is_rejected_before_it_arrives(running_gateway: Gateway, provider: Mock):
     limit = 100 * 1024 * 1024
-    with RawConnection(served.base_url) as connection:
+    with RawConnection(running_gateway.base_url) as connection:
         connection.send(
             encode_request("POST", "/v1/files", {**MOCK_HEADERS, "content-length": str(limit + 1)}, b"only the start")
         )
@@ -215,16 +217,16 @@ def test_body_over_the_limit_is_rejected_before_it_arrives(served: Gateway, prov
     assert not provider.ledger()
 
 
-def test_one_connection_carries_many_requests(served: Gateway):
-    with RawConnection(served.base_url) as connection:
+def test_one_connection_carries_many_requests(running_gateway: Gateway):
+    with RawConnection(running_gateway.base_url) as connection:
         for number in range(20):
             response = connection.request(CHAT_PATH, chat_body(stream=number % 3 == 0))
             assert (response.status, response.end_reason) == (200, "chunk" if number % 3 == 0 else "length")
 
 
 @pytest.mark.parametrize("length", [8, 64, 65, 128])
-def test_each_response_has_its_own_trace_id(served: Gateway, length: int):
-    with RawConnection(served.base_url) as item, RawConnection(served.base_url) as other:
+def test_each_response_has_its_own_trace_id(running_gateway: Gateway, length: int):
+    with RawConnection(running_gateway.base_url) as item, RawConnection(running_gateway.base_url) as other:
         for number in range(100):
             for connection, letter in ((item, "a"), (other, "b"), (item, "a")):
                 body = f"{letter}{number // 3}".ljust(length, "-")
@@ -232,10 +234,10 @@ def test_each_response_has_its_own_trace_id(served: Gateway, length: int):
                 assert (response.status, response.get_header("x-gateway-trace-id")) == (200, body)
 
 
-def test_pipelined_requests_are_answered_in_order(served: Gateway, provider: Mock):
+def test_pipelined_requests_are_answered_in_order(running_gateway: Gateway, provider: Mock):
     models = [f"mock?chunks={1 + 9 * (number % 2)}&first_ms={30 * (number % 3)}" for number in range(6)]
     bodies = [chat_body(model, stream=number % 2 == 0) for number, model in enumerate(models)]
-    with RawConnection(served.base_url) as connection:
+    with RawConnection(running_gateway.base_url) as connection:
         connection.send(b"".join(encode_request("POST", CHAT_PATH, MOCK_HEADERS, body) for body in bodies))
         responses = [connection.read_response() for _ in bodies]
     assert [response.end_reason for response in responses] == ["chunk", "length"] * 3
@@ -244,9 +246,9 @@ def test_pipelined_requests_are_answered_in_order(served: Gateway, provider: Moc
     ]
 
 
-def test_client_that_expects_100_continue_gets_it(served: Gateway):
+def test_client_that_expects_100_continue_gets_it(running_gateway: Gateway):
     body = chat_body()
-    with RawConnection(served.base_url, timeout=5) as connection:
+    with RawConnection(running_gateway.base_url, timeout=5) as connection:
         connection.send(
             encode_request(
                 "POST", CHAT_PATH, {**MOCK_HEADERS, "expect": "100-continue", "content-length": str(len(body))}
@@ -258,15 +260,15 @@ def test_client_that_expects_100_continue_gets_it(served: Gateway):
         assert connection.read_response().status == 200
 
 
-def test_closes_the_connection_if_asked_to(served: Gateway):
-    with RawConnection(served.base_url) as connection:
+def test_closes_the_connection_if_asked_to(running_gateway: Gateway):
+    with RawConnection(running_gateway.base_url) as connection:
         response = connection.request(CHAT_PATH, chat_body(stream=True), {**MOCK_HEADERS, "connection": "close"})
         assert response.events[-1] == b"data: [DONE]"
         assert connection.is_closed()
 
 
-def test_http_1_0_stream_ends_with_the_connection(served: Gateway):
-    with RawConnection(served.base_url) as connection:
+def test_http_1_0_stream_ends_with_the_connection(running_gateway: Gateway):
+    with RawConnection(running_gateway.base_url) as connection:
         connection.send(
             encode_request("POST", CHAT_PATH, MOCK_HEADERS, chat_body(stream=True)).replace(
                 b" HTTP/1.1\r\n", b" HTTP/1.0\r\n"
@@ -276,8 +278,8 @@ def test_http_1_0_stream_ends_with_the_connection(served: Gateway):
     assert (response.status, response.end_reason, response.events[-1]) == (200, "close", b"data: [DONE]")
 
 
-def test_serves_a_client_with_a_connection_pool(served: Gateway):
-    with httpx2.Client(base_url=served.base_url, headers=MOCK_HEADERS, timeout=20) as client:
+def test_serves_a_client_with_a_connection_pool(running_gateway: Gateway):
+    with httpx2.Client(base_url=running_gateway.base_url, headers=MOCK_HEADERS, timeout=20) as client:
         for _ in range(5):
             assert client.post(CHAT_PATH, content=chat_body()).json()["object"] == "chat.completion"
             with client.stream("POST", CHAT_PATH, content=chat_body("mock?chunks=40", stream=True)) as response:
@@ -285,8 +287,8 @@ def test_serves_a_client_with_a_connection_pool(served: Gateway):
 
 
 @pytest.mark.parametrize("path", ["/v1/x/../keys", "/v1/%2e%2e/x", "/v1/proxy/./x"])
-def test_rejects_paths_with_dot_segments(served: Gateway, provider: Mock, path: str):
-    assert send_raw_request(served.base_url, path).status == 400
+def test_rejects_paths_with_dot_segments(running_gateway: Gateway, provider: Mock, path: str):
+    assert send_raw_request(running_gateway.base_url, path).status == 400
     assert not provider.ledger()
 
 
@@ -301,7 +303,7 @@ def has_http2_curl() -> bool:
 requires_http2_curl = pytest.mark.skipif(not has_http2_curl(), reason="needs a curl with HTTP/2")
 
 
-def run_curl(served: Gateway, path: str, body: bytes, folder: Path, *options: str) -> tuple[bytes, str]:
+def run_curl(running_gateway: Gateway, path: str, body: bytes, folder: Path, *options: str) -> tuple[bytes, str]:
     """Sends a request over HTTP/2 without TLS; returns the response body and `version status`."""
     sent, got = folder / "sent", folder / "got"
     sent.write_bytes(body)
@@ -325,24 +327,26 @@ def run_curl(served: Gateway, path: str, body: bytes, folder: Path, *options: st
         "%{http_version} %{http_code}",
         *options,
     ]
-    done = subprocess.run([*command, served.base_url + path], check=True, capture_output=True, text=True, timeout=40)
+    done = subprocess.run(
+        [*command, running_gateway.base_url + path], check=True, capture_output=True, text=True, timeout=40
+    )
     return got.read_bytes(), done.stdout
 
 
 @requires_http2_curl
 @pytest.mark.parametrize("path", [CHAT_PATH, MESSAGES_PATH])
 @pytest.mark.parametrize("model", ["mock", "mock?chunks=100&chunk_ms=2", "mock?chunks=2000&burst=on"])
-def test_http_2_gets_the_same_bytes(served: Gateway, provider: Mock, path: str, model: str, tmp_path: Path):
+def test_http_2_gets_the_same_bytes(running_gateway: Gateway, provider: Mock, path: str, model: str, tmp_path: Path):
     for body in (chat_body(model), chat_body(model, stream=True, stream_options={"include_usage": True})):
-        response, content = run_curl(served, path, body, tmp_path)
+        response, content = run_curl(running_gateway, path, body, tmp_path)
         assert content == "2 200"
         assert strip_volatile_fields(response) == send_raw_request(provider.url, path, body, JSON_HEADERS).stable_body
 
 
 @requires_http2_curl
-def test_http_2_carries_a_large_upload(served: Gateway, tmp_path: Path):
+def test_http_2_carries_a_large_upload(running_gateway: Gateway, tmp_path: Path):
     body = bytes(range(256)) * 8192 * 4
     kind = ("-H", "content-type: application/octet-stream")
-    response, content = run_curl(served, "/v1/files", body, tmp_path, *kind)
+    response, content = run_curl(running_gateway, "/v1/files", body, tmp_path, *kind)
     assert content == "2 200"
     assert hashlib.sha256(body).hexdigest().encode() in response

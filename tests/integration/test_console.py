@@ -103,7 +103,7 @@ def test_missing_build_is_reported():
 
 
 @pytest.fixture(scope="module")
-def seeded(admin: Client) -> dict[str, str]:
+def console_objects(admin: Client) -> dict[str, str]:
     """Fills the gateway with one object of each kind; returns what the browser tests need of them."""
     workspace = admin.read("/v1/workspaces")["data"][0]["id"]
     integration = {"name": "Mock", "ai_provider_id": "mock", "key": "sk-of-the-provider-0123456789"}
@@ -208,12 +208,12 @@ def run_browser_tests(admin: Client, environment: dict[str, str], *files: str) -
 
 @pytest.mark.slow(190)
 @pytest.mark.timeout(MAX_BROWSER_SECONDS + 20)
-def test_pages_in_a_browser(admin: Client, seeded: dict[str, str]):
+def test_pages_in_a_browser(admin: Client, console_objects: dict[str, str]):
     """Also redraws docs/console.png if `PENSTOCK_README_PICTURE` contains its absolute path."""
     gateway = admin.gateway
     command = ("users", "sign-in-link", "--config", str(gateway.config_file), "--url", gateway.base_url)
     link = run_penstock(*command, env=gateway.env, cwd=gateway.folder).stdout.strip()
-    report = run_browser_tests(admin, {**seeded, "SIGN_IN_LINK": link}, *BROWSER_TESTS)
+    report = run_browser_tests(admin, {**console_objects, "SIGN_IN_LINK": link}, *BROWSER_TESTS)
     print(report)
 
 
@@ -232,6 +232,6 @@ def test_readme_shows_the_console():
 
 @pytest.mark.figures
 @pytest.mark.timeout(MAX_BROWSER_SECONDS + 20)
-def test_times_in_a_browser(admin: Client, seeded: dict[str, str]):
-    report = run_browser_tests(admin, seeded, "figures.console.mjs")
+def test_times_in_a_browser(admin: Client, console_objects: dict[str, str]):
+    report = run_browser_tests(admin, console_objects, "figures.console.mjs")
     print("".join(line + "\n" for line in report.splitlines() if line.startswith("# ")))

@@ -116,21 +116,21 @@ SPECIFIED_HEADERS = {
 @pytest.mark.parametrize("prefix", ["x-gateway-", "x-portkey-"])
 @pytest.mark.parametrize("case", HEADER_CASES, ids=[f"{name}={value[:12]}" for name, value, *_ in HEADER_CASES])
 def test_control_header_works_under_both_prefixes(
-    served: Gateway, provider: Mock, prefix: str, case: tuple[str, str, dict[str, str], dict[str, Any]]
+    running_gateway: Gateway, provider: Mock, prefix: str, case: tuple[str, str, dict[str, str], dict[str, Any]]
 ):
     name, value, more, expected = case
     is_refused = expected.get("status") == 401
-    known = len(served.refused_records(0)) if is_refused else count_settled_records(served, HEADERS)
+    known = len(running_gateway.refused_records(0)) if is_refused else count_settled_records(running_gateway, HEADERS)
     provider.clear_ledger()
     headers = {**HEADERS, **more}
     headers = {key: content for key, content in headers.items() if content and key != f"x-gateway-{name}"}
     response = send_raw_request(
-        served.base_url,
+        running_gateway.base_url,
         CHAT_PATH,
         chat_body("mock?first_ms=30"),
         {**headers, prefix + name: value.replace("{prefix}", prefix)},
     )
-    (record,) = (served.refused_records if is_refused else served.records)(known + 1)[known:]
+    (record,) = (running_gateway.refused_records if is_refused else running_gateway.records)(known + 1)[known:]
     received = provider.ledger()
     sent = received[0]["headers"] if received else {}
     assert response.status == record["response_status_code"] == expected.get("status", 200)
@@ -141,20 +141,20 @@ def test_control_header_works_under_both_prefixes(
     assert bool(received) == (response.status in {200, 408})
 
 
-def test_custom_host_receives_the_request(served: Gateway, provider: Mock):
+def test_custom_host_receives_the_request(running_gateway: Gateway, provider: Mock):
     provider.clear_ledger()
     headers = {**HEADERS, "x-gateway-provider": "openai", "x-gateway-custom-host": f"{provider.url}/own/v1"}
-    assert send_raw_request(served.base_url, "/v1/proxy/some/where", chat_body(), headers).status == 200
+    assert send_raw_request(running_gateway.base_url, "/v1/proxy/some/where", chat_body(), headers).status == 200
     assert [entry["path"] for entry in provider.ledger()] == ["/own/v1/some/where"]
 
 
 @pytest.mark.parametrize(("strict", "content"), [("true", "stop"), ("false", "end_turn")])
 def test_without_strict_compliance_keeps_native_finish_reason(
-    served: Gateway, provider: Mock, strict: str, content: str
+    running_gateway: Gateway, provider: Mock, strict: str, content: str
 ):
     host = {"x-gateway-provider": "anthropic", "x-gateway-custom-host": f"{provider.url}/v1"}
     headers = {**HEADERS, **host, "x-gateway-strict-open-ai-compliance": strict}
-    response = send_raw_request(served.base_url, CHAT_PATH, chat_body(), headers)
+    response = send_raw_request(running_gateway.base_url, CHAT_PATH, chat_body(), headers)
     assert response.json()["choices"][0]["finish_reason"] == content
 
 

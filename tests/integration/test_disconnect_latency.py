@@ -102,11 +102,11 @@ def test_closing_an_http2_connection_ends_all_its_streams(tmp_path: Path):
     run_with_gateway(tmp_path, "intercepted", close_connection)
 
 
-def test_half_closed_connection_counts_as_disconnected(served: Gateway, provider: Mock):
+def test_half_closed_connection_counts_as_disconnected(running_gateway: Gateway, provider: Mock):
     """The server cannot distinguish a client that has finished sending from one that has disconnected; see
     docs/timeouts.md.
     """
-    with RawConnection(served.base_url) as connection:
+    with RawConnection(running_gateway.base_url) as connection:
         connection.send(encode_request("POST", CHAT_PATH, MOCK_HEADERS, chat_body("mock?first_ms=30000")))
         wait_for("it at the provider", lambda: provider.ledger() or None)
         connection.socket.shutdown(socket.SHUT_WR)

@@ -55,7 +55,7 @@ def send_sigterm(gateway: Gateway) -> float:
 
 
 @contextlib.contextmanager
-def draining(gateway: Gateway) -> Iterator[None]:
+def drain_gateway(gateway: Gateway) -> Iterator[None]:
     """Sends SIGTERM, yields once `/ready` returns 503, and checks that the gateway exits with status 0."""
     send_sigterm(gateway)
     wait_for("not ready", lambda: send_raw_request(gateway.base_url, "/ready").status == 503 or None, 10)
@@ -115,7 +115,7 @@ def test_drain_closes_keep_alive_connections(provider: Mock, tmp_path: Path):
         headers = {**MOCK_HEADERS, **AUTH_HEADERS}
         assert open_connection.request(CHAT_PATH, chat_body(), headers).get_header("connection") is None
         assert idle.request(CHAT_PATH, chat_body(), headers).status == 200
-        with draining(gateway):
+        with drain_gateway(gateway):
             response = open_connection.request(CHAT_PATH, chat_body(), headers)
             assert (response.status, response.get_header("connection")) == (200, "close")
             assert open_connection.is_closed()
@@ -130,7 +130,7 @@ def test_http2_drain_sends_goaway_and_finishes_open_streams(provider: Mock, tmp_
         frames = line.read_frames()
         # The stream has started.
         assert next(kind for kind, _, stream, _ in frames if stream == 1) == HEADERS
-        with draining(gateway):
+        with drain_gateway(gateway):
             received = list(frames)
         data = b"".join(payload for kind, _, stream, payload in received if (kind, stream) == (DATA, 1))
         assert data.endswith(b"data: [DONE]\n\n")

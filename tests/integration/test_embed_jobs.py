@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from tests.gateway import Mock
 
-pytestmark = pytest.mark.usefixtures("closed")
+pytestmark = pytest.mark.usefixtures("sdk_client_cleanup")
 WORKSPACE_NUMBERS = itertools.count(1)
 MODEL, EMBEDDINGS = "embed-english-v3.0", "/v1/embeddings"
 

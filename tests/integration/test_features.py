@@ -107,12 +107,12 @@ FALLBACK_ON_429 = {"on_status_codes": [429]}
     ],
 )
 def test_strategy_sends_request_to_the_expected_target(
-    served: Gateway, provider: Mock, config: dict[str, Any], expected: tuple[int, str, str], attempts: int
+    running_gateway: Gateway, provider: Mock, config: dict[str, Any], expected: tuple[int, str, str], attempts: int
 ):
     # Streaming makes no difference before the first byte.
     for number, stream in enumerate((False, True), 1):
-        body = chat_body(f"m-{served.port}-{number}", stream=stream)
-        response = send_request(served, config, body, metadata='{"plan": "paid"}', explain="true")
+        body = chat_body(f"m-{running_gateway.port}-{number}", stream=stream)
+        response = send_request(running_gateway, config, body, metadata='{"plan": "paid"}', explain="true")
         assert routing_outcome(response) == expected, response
         reported = json.loads(response.get_header("x-gateway-explanation") or "")
         assert (reported["option"], reported["target"]["target"]) == (expected[1], expected[1])
@@ -121,31 +121,35 @@ def test_strategy_sends_request_to_the_expected_target(
         assert response.get_header("x-should-retry") == ("false" if expected[0] >= 400 and is_persistent else None)
 
 
-def test_response_reports_the_retry_count(served: Gateway, provider: Mock):
-    config = mock_target(f"status=503&times=1&chunks={served.port}", retry={"attempts": 2})
-    assert routing_outcome(send_request(served, config)) == (200, "config", "1")
+def test_response_reports_the_retry_count(running_gateway: Gateway, provider: Mock):
+    config = mock_target(f"status=503&times=1&chunks={running_gateway.port}", retry={"attempts": 2})
+    assert routing_outcome(send_request(running_gateway, config)) == (200, "config", "1")
     assert len(provider.ledger()) == 2
 
 
-def test_circuit_breaker_skips_a_failing_target(served: Gateway, provider: Mock):
-    config = strategy_config("fallback", mock_target(f"status=503&chunks={served.port}"), WELL, **CIRCUIT_BREAKER)
-    assert [routing_outcome(send_request(served, config))[1] for _ in range(3)] == ["config.targets[1]"] * 3
+def test_circuit_breaker_skips_a_failing_target(running_gateway: Gateway, provider: Mock):
+    config = strategy_config(
+        "fallback", mock_target(f"status=503&chunks={running_gateway.port}"), WELL, **CIRCUIT_BREAKER
+    )
+    assert [routing_outcome(send_request(running_gateway, config))[1] for _ in range(3)] == ["config.targets[1]"] * 3
     assert len(provider.ledger()) == 4
 
 
-def test_cache_hits_refreshes_and_separates_namespaces(served: Gateway):
-    config = mock_target(f"chunks=2&chunk_bytes={served.port % 97 + 8}", cache={"mode": "simple", "max_age": 60})
+def test_cache_hits_refreshes_and_separates_namespaces(running_gateway: Gateway):
+    config = mock_target(
+        f"chunks=2&chunk_bytes={running_gateway.port % 97 + 8}", cache={"mode": "simple", "max_age": 60}
+    )
     for stream in (False, True):
         body = chat_body(stream=stream)
         received = [
-            send_request(served, config, body, **more)
+            send_request(running_gateway, config, body, **more)
             for more in ({}, {}, {"cache_force_refresh": "true"}, {"cache_namespace": "n"})
         ]
         assert [item.get_header("x-gateway-cache-status") for item in received] == ["MISS", "HIT", "REFRESH", "MISS"]
         assert received[0].body == received[1].body
 
 
-def test_config_changes_parameters_and_headers(served: Gateway, provider: Mock):
+def test_config_changes_parameters_and_headers(running_gateway: Gateway, provider: Mock):
     config = {
         "provider": "mock",
         "default_params": {"max_tokens": 1, "seed": 7},
@@ -162,7 +166,9 @@ def test_config_changes_parameters_and_headers(served: Gateway, provider: Mock):
         "tools": tools,
     }
     headers = {"x-gateway-config": json.dumps(config), "x-team": "blue", "x-gateway-explain": "true", **JSON_HEADERS}
-    response = send_raw_request(served.base_url, CHAT_PATH, json.dumps(body, ensure_ascii=False).encode(), headers)
+    response = send_raw_request(
+        running_gateway.base_url, CHAT_PATH, json.dumps(body, ensure_ascii=False).encode(), headers
+    )
     assert response.status == 200
     reported = json.loads(response.get_header("x-gateway-explanation") or "")["target"]["body"]
     del body["messages"][0]["name"], tools[0]["function"]["strict"]
@@ -172,10 +178,10 @@ def test_config_changes_parameters_and_headers(served: Gateway, provider: Mock):
 
 
 @pytest.mark.parametrize("path", [CHAT_PATH, "/v1/messages", "/v1/responses"])
-def test_broken_stream_is_held_or_continued(served: Gateway, path: str):
+def test_broken_stream_is_held_or_continued(running_gateway: Gateway, path: str):
     body = {"model": "m", "max_tokens": 99, "stream": True}
     body["input" if path == "/v1/responses" else "messages"] = [{"role": "user", "content": "hi"}]
-    complete = send_request(served, mock_target("chunks=30"), json.dumps(body).encode(), path)
+    complete = send_request(running_gateway, mock_target("chunks=30"), json.dumps(body).encode(), path)
 
     def stream_text(response: Response) -> str:
         read = [json.loads(event.partition(b"data: ")[2]) for event in response.events if b"data: {" in event]
@@ -194,15 +200,15 @@ def test_broken_stream_is_held_or_continued(served: Gateway, path: str):
             ),
             "recovery": mode,
         }
-        response = send_request(served, config, json.dumps(body).encode(), path)
+        response = send_request(running_gateway, config, json.dumps(body).encode(), path)
         assert (response.status, stream_text(response)) == (200, stream_text(complete)), (mode, response)
 
 
-def test_passthrough_needs_a_provider_and_no_other_options(served: Gateway):
-    refused = send_request(served, {"passthrough": True})
+def test_passthrough_needs_a_provider_and_no_other_options(running_gateway: Gateway):
+    refused = send_request(running_gateway, {"passthrough": True})
     assert (refused.status, refused.json()["error"]["code"]) == (400, "provider_unresolved")
     for other_fields in ({"targets": [WELL]}, {"strategy": {"mode": "single"}}, {"override_params": {"a": 1}}):
-        refused = send_request(served, {"passthrough": True, **other_fields}, provider="mock")
+        refused = send_request(running_gateway, {"passthrough": True, **other_fields}, provider="mock")
         assert (refused.status, refused.json()["error"]["code"]) == (400, "invalid_config"), other_fields
 
 
@@ -218,9 +224,9 @@ def test_passthrough_needs_a_provider_and_no_other_options(served: Gateway):
     ],
 )
 def test_operator_target_limits_apply_to_request_configs(
-    limited: Gateway, config: dict[str, Any], location: str | None
+    limited_gateway: Gateway, config: dict[str, Any], location: str | None
 ):
-    response = send_request(limited, config)
+    response = send_request(limited_gateway, config)
     if location is None:
         assert response.status == 200, response
     else:
@@ -229,7 +235,7 @@ def test_operator_target_limits_apply_to_request_configs(
 
 
 @pytest.fixture(scope="module")
-def limited(provider: Mock, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+def limited_gateway(provider: Mock, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     with run_gateway(
         tmp_path_factory.mktemp("limited"), {"mock": {"host": provider.url}}, env=TARGET_LIMITS
     ) as gateway:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     StartGateway = Callable[..., RestartableGateway]
 
 ONE_STORE = True
-pytestmark = pytest.mark.usefixtures("closed")
+pytestmark = pytest.mark.usefixtures("sdk_client_cleanup")
 
 REGION, BUCKET, PREFIX = "eu-west-1", "contents", "penstock/files"
 KEY_ID, SECRET = "AKIDEXAMPLE", "aws-canary-0123456789"
@@ -78,7 +78,7 @@ class Bucket(NamedTuple):
         return {item["Key"].removeprefix(f"{PREFIX}/") for item in actual}
 
     @contextmanager
-    def frozen(self) -> Iterator[None]:
+    def freeze(self) -> Iterator[None]:
         """Freezes the server during the block: it accepts connections but never responds."""
         os.kill(self.program.pid, signal.SIGSTOP)
         try:
@@ -106,9 +106,9 @@ def caller(admin: Client) -> Client:
     return create_workspace(admin, "batching")
 
 
-def bare_id(wire_id: str | None) -> str:
-    assert wire_id
-    return wire_id.removeprefix("gw_file_")
+def bare_id(prefixed_id: str | None) -> str:
+    assert prefixed_id
+    return prefixed_id.removeprefix("gw_file_")
 
 
 def assert_no_secret(gateway: Gateway, *texts: str) -> None:
@@ -117,8 +117,8 @@ def assert_no_secret(gateway: Gateway, *texts: str) -> None:
         assert KEY_ID not in text
 
 
-def test_contents_are_objects_of_the_bucket(restarted: StartGateway, bucket: Bucket):
-    restartable_gateway = restarted()
+def test_contents_are_objects_of_the_bucket(start_restartable: StartGateway, bucket: Bucket):
+    restartable_gateway = start_restartable()
     ai = openai_client(create_workspace(Client(restartable_gateway.gateway), "w"), provider="@m-w")
     before = bucket.names()
     lines = (batch_line(1), batch_line(2, model="gpt-mock?status=400"))
@@ -129,9 +129,9 @@ def test_contents_are_objects_of_the_bucket(restarted: StartGateway, bucket: Buc
     assert not (restartable_gateway.folder / "files").exists()
 
 
-def test_file_of_several_parts(restarted: StartGateway, bucket: Bucket):
+def test_file_of_several_parts(start_restartable: StartGateway, bucket: Bucket):
     content = os.urandom(17 * 1024 * 1024)
-    restartable_gateway = restarted(files=LARGE_FILES)
+    restartable_gateway = start_restartable(files=LARGE_FILES)
     ai = openai_client(create_workspace(Client(restartable_gateway.gateway), "w"))
     created = ai.files.create(file=("large", content), purpose="user_data")
     assert ai.files.content(created.id).read() == content
@@ -139,13 +139,13 @@ def test_file_of_several_parts(restarted: StartGateway, bucket: Bucket):
     assert bare_id(created.id) not in bucket.names()
 
 
-def test_frozen_bucket_is_reported_and_content_is_deleted_later(restarted: StartGateway, bucket: Bucket):
-    restartable_gateway = restarted()
+def test_frozen_bucket_is_reported_and_content_is_deleted_later(start_restartable: StartGateway, bucket: Bucket):
+    restartable_gateway = start_restartable()
     client = create_workspace(Client(restartable_gateway.gateway), "w")
     ai = openai_client(client)
     created = ai.files.create(file=("a", b"content"), purpose="user_data")
     before = bucket.names()
-    with bucket.frozen():
+    with bucket.freeze():
         for use_bucket in (
             lambda: ai.files.create(file=("b", b"content"), purpose="user_data"),
             lambda: ai.files.content(created.id),
@@ -169,16 +169,16 @@ def test_frozen_bucket_is_reported_and_content_is_deleted_later(restarted: Start
     assert_no_secret(restartable_gateway.gateway)
 
 
-def test_batch_continues_after_an_outage_in_the_middle(restarted: StartGateway, mock: Mock, bucket: Bucket):
+def test_batch_continues_after_an_outage_in_the_middle(start_restartable: StartGateway, mock: Mock, bucket: Bucket):
     """The input has two parts. The second cannot be read while the bucket is frozen."""
-    restartable_gateway = restarted(files=LARGE_FILES, concurrency=1, line_bytes=2**20)
+    restartable_gateway = start_restartable(files=LARGE_FILES, concurrency=1, line_bytes=2**20)
     client = create_workspace(Client(restartable_gateway.gateway), "w")
     ai = openai_client(client, provider="@m-w")
     text = "x" * 900_000
     lines = [batch_line(number, text, model=f"gpt-{number}?first_ms=150") for number in range(12)]
     batch = create_batch(ai, to_jsonl(*lines))
     wait_for("the first line", lambda: mock.ledger() or None, 10)
-    with bucket.frozen():
+    with bucket.freeze():
         wait_for(
             "the outage",
             lambda: "stopped running the batch" in restartable_gateway.gateway.program.read_output() or None,

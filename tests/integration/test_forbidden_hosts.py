@@ -176,7 +176,7 @@ def https_url(url: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def silent() -> Iterator[socket.socket]:
+def unused_listener() -> Iterator[socket.socket]:
     """Listens on all addresses of this machine, and checks that nothing connects."""
     with socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True, backlog=4096) as listener:
         yield listener
@@ -186,9 +186,9 @@ def silent() -> Iterator[socket.socket]:
 
 
 @pytest.fixture(scope="module")
-def closed(provider: Mock, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+def restricted_gateway(provider: Mock, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     """A gateway that trusts only the mock provider's host."""
-    with run_gateway(tmp_path_factory.mktemp("closed"), {"mock": {"host": provider.url}}) as gateway:
+    with run_gateway(tmp_path_factory.mktemp("restricted"), {"mock": {"host": provider.url}}) as gateway:
         yield gateway
 
 
@@ -213,21 +213,25 @@ def assert_refused(response: Response, url: str) -> None:
 
 
 @pytest.mark.parametrize("surface", REQUESTS_BY_SURFACE)
-def test_forbidden_host_in_request_is_not_dialled(closed: Gateway, silent: socket.socket, surface: str):
-    urls = list(forbidden_urls(silent.getsockname()[1]))
+def test_forbidden_host_in_request_is_not_dialled(
+    restricted_gateway: Gateway, unused_listener: socket.socket, surface: str
+):
+    urls = list(forbidden_urls(unused_listener.getsockname()[1]))
     assert len(urls) >= 2000
-    with request_sender(closed) as send:
+    with request_sender(restricted_gateway) as send:
         for url in urls:
             assert_refused(send(*REQUESTS_BY_SURFACE[surface](url)), url)
 
 
 @pytest.mark.parametrize("option", HOST_OPTIONS)
-def test_forbidden_host_in_provider_option_is_not_dialled(closed: Gateway, silent: socket.socket, option: str):
-    port = silent.getsockname()[1]
+def test_forbidden_host_in_provider_option_is_not_dialled(
+    restricted_gateway: Gateway, unused_listener: socket.socket, option: str
+):
+    port = unused_listener.getsockname()[1]
     parts = [url for url in forbidden_urls(port) if len(url) < 2048]
     # Also each of them as a plain name, because the gateway builds a host from the option.
     parts += [url.removeprefix("http://").partition(":")[0] + f":{port}/x?" for url in parts]
-    with request_sender(closed) as send:
+    with request_sender(restricted_gateway) as send:
         for part in parts:
             credential = service_account_json(part) if option == "vertex-service-account-json" else part
             config = {**HOST_OPTIONS[option], option.replace("-", "_"): credential}
@@ -238,19 +242,23 @@ def test_forbidden_host_in_provider_option_is_not_dialled(closed: Gateway, silen
             assert CANARY.encode() not in response.body, part
 
 
-def test_raw_proxy_path_cannot_reach_another_host(closed: Gateway, provider: Mock, silent: socket.socket):
+def test_raw_proxy_path_cannot_reach_another_host(
+    restricted_gateway: Gateway, provider: Mock, unused_listener: socket.socket
+):
     urls = [
-        url for url in forbidden_urls(silent.getsockname()[1]) if url.isascii() and " " not in url and "#" not in url
+        url
+        for url in forbidden_urls(unused_listener.getsockname()[1])
+        if url.isascii() and " " not in url and "#" not in url
     ]
-    with request_sender(closed) as send:
+    with request_sender(restricted_gateway) as send:
         assert {send(f"/v1/proxy/{url}", MOCK_HEADERS).status for url in urls} <= {200, 400}
     assert provider.ledger()
 
 
-def test_forbidden_host_in_saved_provider_is_not_dialled(tmp_path: Path, silent: socket.socket):
+def test_forbidden_host_in_saved_provider_is_not_dialled(tmp_path: Path, unused_listener: socket.socket):
     providers: list[dict[str, str]] = []
     refused = 0
-    for number, url in enumerate(forbidden_urls(silent.getsockname()[1])):
+    for number, url in enumerate(forbidden_urls(unused_listener.getsockname()[1])):
         row = {"slug": f"p-{number}", "provider": "openai", "api_key": CANARY, "custom_host": url}
         try:
             engine.check("snapshot", msgspec.json.encode({"epoch": "1", "providers": [row]}))

@@ -76,7 +76,9 @@ def judge() -> Iterator[JudgeServer]:
 
 
 @pytest.fixture(scope="module")
-def served(provider: Mock, new_store: StoreFactory, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+def running_gateway(
+    provider: Mock, new_store: StoreFactory, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Gateway]:
     folder: Path = tmp_path_factory.mktemp("guardrail-models")
     tables = {"mock": {"host": provider.url}, "upstream": {"trusted_custom_hosts": ["127.0.0.1"]}}
     with run_gateway(folder, tables, env=new_store(folder)) as gateway:
@@ -84,8 +86,8 @@ def served(provider: Mock, new_store: StoreFactory, tmp_path_factory: pytest.Tem
 
 
 @pytest.fixture(scope="module")
-def admin(served: Gateway) -> Client:
-    return Client(served)
+def admin(running_gateway: Gateway) -> Client:
+    return Client(running_gateway)
 
 
 @pytest.fixture(scope="module")

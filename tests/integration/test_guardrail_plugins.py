@@ -101,7 +101,9 @@ def good(call: Call) -> bool:
 
 
 @pytest.fixture(scope="module")
-def served(provider: Mock, new_store: StoreFactory, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+def running_gateway(
+    provider: Mock, new_store: StoreFactory, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Gateway]:
     folder: Path = tmp_path_factory.mktemp("plugins")
     plugins = folder / "plugins"
     plugins.mkdir(mode=0o755)
@@ -117,8 +119,8 @@ def served(provider: Mock, new_store: StoreFactory, tmp_path_factory: pytest.Tem
 
 
 @pytest.fixture(scope="module")
-def admin(served: Gateway) -> Client:
-    return Client(served)
+def admin(running_gateway: Gateway) -> Client:
+    return Client(running_gateway)
 
 
 @pytest.fixture(scope="module")

@@ -40,7 +40,7 @@ def collector() -> Iterator[OtelCollector]:
 
 
 @pytest.fixture(scope="module")
-def served(
+def running_gateway(
     provider: Mock, collector: OtelCollector, new_store: StoreFactory, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Gateway]:
     folder: Path = tmp_path_factory.mktemp("guardrails")
@@ -54,8 +54,8 @@ def served(
 
 
 @pytest.fixture(scope="module")
-def admin(served: Gateway) -> Client:
-    return Client(served)
+def admin(running_gateway: Gateway) -> Client:
+    return Client(running_gateway)
 
 
 @pytest.fixture(scope="module")

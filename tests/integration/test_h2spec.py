@@ -56,10 +56,10 @@ def run_h2spec(h2spec: Path, url: str) -> tuple[set[str], tuple[str, ...], str]:
     return set(re.findall(r"× \d+: (.*)", output)), counted.groups(), output
 
 
-def test_all_cases_pass_except_the_invalid_preface(served: Gateway, h2spec: Path):
+def test_all_cases_pass_except_the_invalid_preface(running_gateway: Gateway, h2spec: Path):
     good = 0
     for _ in range(MOST_ROUNDS):
-        failed, (cases, passed, skipped, _), content = run_h2spec(h2spec, served.base_url)
+        failed, (cases, passed, skipped, _), content = run_h2spec(h2spec, running_gateway.base_url)
         assert PREFACE_CASE in failed, content[-3000:]
         assert (int(cases), int(skipped)) == (CASES, 0), content[-3000:]
         assert int(passed) >= CASES - 2, content[-3000:]

@@ -30,13 +30,13 @@ MAX_P99_US = 250_000
 def test_hundreds_of_idle_streams_do_not_delay_new_requests(provider: Mock, tmp_path: Path):
     tables = {"mock": {"host": provider.url}, "server": {"heartbeat_seconds": BEATS_SECONDS}}
     model = f"mock?chunks=2&chunk_ms={QUIET_SECONDS * 1000}"
-    with run_gateway(tmp_path, tables) as served:
-        url, (edge,) = served.base_url + CHAT_PATH, edge_pids(served)
+    with run_gateway(tmp_path, tables) as running_gateway:
+        url, (edge,) = running_gateway.base_url + CHAT_PATH, edge_pids(running_gateway)
         with run_load("stream", url, streams=50, rounds=4, seconds=5, headers=MOCK_HEADERS) as warm:
             pass
         assert warm["errors"] == 0
         # Writing their records counts tokens, which loads the vocabulary and its one-time memory.
-        served.records(200)
+        running_gateway.records(200)
         before = memory.rss(edge)
         with run_load(
             "hold", url, streams=STREAMS, seconds=QUIET_SECONDS + 10, model=model, expect_chunks=5, headers=MOCK_HEADERS
@@ -51,5 +51,5 @@ def test_hundreds_of_idle_streams_do_not_delay_new_requests(provider: Mock, tmp_
         assert buffered["bytes"] > STREAMS * len(": keep-alive\n\n") * QUIET_SECONDS / BEATS_SECONDS / 2
         assert (new["errors"], new["p99_us"] < MAX_P99_US) == (0, True)
         assert grown < MAX_BYTES_PER_STREAM
-        outcomes = [record["outcome"] for record in served.records(STREAMS)]
+        outcomes = [record["outcome"] for record in running_gateway.records(STREAMS)]
         assert set(outcomes) == {"complete"}

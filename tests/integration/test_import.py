@@ -123,7 +123,7 @@ def environment_variables() -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def imported(
+def import_report(
     admin: Client, database: str, provider: Mock, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Any]]:
     """Imports and applies everything once; returns the report."""
@@ -167,15 +167,17 @@ def wait_until_valid(gateway: Gateway, key: str, model: str) -> None:
 
 
 @pytest.mark.parametrize("model", ["gpt-of-old", "alias-of-old", "fast", "from-database"])
-def test_old_keys_and_model_names_work_unchanged(admin: Client, imported: dict[str, Any], provider: Mock, model: str):
-    assert imported["summary"]["unsupported"] == 0
+def test_old_keys_and_model_names_work_unchanged(
+    admin: Client, import_report: dict[str, Any], provider: Mock, model: str
+):
+    assert import_report["summary"]["unsupported"] == 0
     wait_until_valid(admin.gateway, OLD_KEY, model)
     sent = provider.ledger()[-1]
     assert sent["headers"]["authorization"] == f"Bearer {PROVIDER_KEY}"
 
 
-def test_imported_key_lists_models(admin: Client, imported: dict[str, Any]):
-    assert imported
+def test_imported_key_lists_models(admin: Client, import_report: dict[str, Any]):
+    assert import_report
     wait_until_valid(admin.gateway, OLD_KEY, "fast")
     headers = {"authorization": f"Bearer {OLD_KEY}"}
     response = send_raw_request(admin.gateway.base_url, "/v1/models", None, headers)
@@ -183,29 +185,31 @@ def test_imported_key_lists_models(admin: Client, imported: dict[str, Any]):
     assert any(item["id"].startswith("@openai") for item in response.json()["data"])
 
 
-def test_falls_back_as_litellm_does(admin: Client, imported: dict[str, Any], provider: Mock):
-    assert imported
+def test_falls_back_as_litellm_does(admin: Client, import_report: dict[str, Any], provider: Mock):
+    assert import_report
     wait_until_valid(admin.gateway, OLD_KEY, "fragile")
     assert [item["model"] for item in provider.ledger()][-2:] == ["mock?fault=429", "mock"]
 
 
-def test_key_of_a_team_works_in_its_workspace(admin: Client, imported: dict[str, Any]):
-    assert imported
+def test_key_of_a_team_works_in_its_workspace(admin: Client, import_report: dict[str, Any]):
+    assert import_report
     wait_until_valid(admin.gateway, TEAM_KEY, "fast")
     workspace = admin.read("/v1/workspaces/litellm-red-team")
     assert workspace["usage_limits"][0]["credit_limit"] == 100
     assert workspace["current_usage"] == 40.25
 
 
-def test_budget_that_was_spent_rejects_requests(admin: Client, imported: dict[str, Any]):
-    assert imported
+def test_budget_that_was_spent_rejects_requests(admin: Client, import_report: dict[str, Any]):
+    assert import_report
     wait_for("the rejection", lambda: send(admin.gateway, SPENT_KEY, "fast")[0] == 412 or None, 5)
     (spent,) = [row for row in admin.read("/v1/api-keys")["data"] if row["name"] == "spent"]
     assert spent["current_usage"] >= 7.5
 
 
-def test_model_of_a_whole_provider_is_sent_without_its_prefix(admin: Client, imported: dict[str, Any], provider: Mock):
-    assert imported
+def test_model_of_a_whole_provider_is_sent_without_its_prefix(
+    admin: Client, import_report: dict[str, Any], provider: Mock
+):
+    assert import_report
     wait_until_valid(admin.gateway, OLD_KEY, "house/mock")
     assert provider.ledger()[-1]["model"] == "mock"
 
@@ -220,8 +224,8 @@ def test_initial_usage_needs_a_limit_of_cost(admin: Client):
     assert (rejected.status, rejected.json()["data"]["errors"][0]["path"]) == (400, "initial_usage")
 
 
-def test_rejects_models_that_the_key_or_the_config_does_not_have(admin: Client, imported: dict[str, Any]):
-    assert imported
+def test_rejects_models_that_the_key_or_the_config_does_not_have(admin: Client, import_report: dict[str, Any]):
+    assert import_report
     wait_until_valid(admin.gateway, LIMITED_KEY, "fast")
     for key, model in ((LIMITED_KEY, "gpt-of-old"), (OLD_KEY, "unknown")):
         status, body = send(admin.gateway, key, model)
@@ -229,8 +233,8 @@ def test_rejects_models_that_the_key_or_the_config_does_not_have(admin: Client, 
         assert "model-is-not-in-the-imported-config" in json.dumps(body)
 
 
-def test_rejects_blocked_and_unknown_keys(admin: Client, imported: dict[str, Any]):
-    assert imported
+def test_rejects_blocked_and_unknown_keys(admin: Client, import_report: dict[str, Any]):
+    assert import_report
     assert send(admin.gateway, "sk-blocked", "fast")[0] == 401
     assert send(admin.gateway, "sk-never-heard-of", "fast")[0] == 401
 
@@ -246,8 +250,8 @@ def test_wrong_salt_key_imports_nothing(database: str, tmp_path: Path, salt: str
     assert list(tmp_path.iterdir()) == []
 
 
-def test_digest_of_a_key_is_for_admins_of_the_organisation(admin: Client, imported: dict[str, Any]):
-    assert imported
+def test_digest_of_a_key_is_for_admins_of_the_organisation(admin: Client, import_report: dict[str, Any]):
+    assert import_report
     scopes = ["workspace_service_api_keys.create", "completions.write"]
     workspace = admin.read("/v1/workspaces")["data"][0]["id"]
     limited = admin.with_new_key(workspace_id=workspace, scopes=scopes)

@@ -31,7 +31,7 @@ def workspace(admin: Client) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def other(admin: Client) -> dict[str, Any]:
+def other_workspace(admin: Client) -> dict[str, Any]:
     return admin.create("/v1/admin/workspaces", {"name": "Other"})
 
 
@@ -41,8 +41,8 @@ def app(admin: Client, workspace: dict[str, Any]) -> Client:
 
 
 @pytest.fixture(scope="module")
-def other_app(admin: Client, other: dict[str, Any]) -> Client:
-    return admin.with_new_key(workspace_id=other["id"], scopes=["completions.write"])
+def other_app(admin: Client, other_workspace: dict[str, Any]) -> Client:
+    return admin.with_new_key(workspace_id=other_workspace["id"], scopes=["completions.write"])
 
 
 @pytest.fixture
@@ -171,13 +171,13 @@ def test_workspace_in_the_query_owns_what_is_created(admin: Client, workspace: d
 def test_organisation_integration_is_limited_to_its_workspaces(
     admin: Client,
     workspace: dict[str, Any],
-    other: dict[str, Any],
+    other_workspace: dict[str, Any],
     app: Client,
     other_app: Client,
     body: dict[str, Any],
 ):
     admin.create("/v1/integrations", {**body, "slug": "shared"})
-    fields = {"name": "p", "slug": "mine", "integration_id": "shared", "workspace_id": other["id"]}
+    fields = {"name": "p", "slug": "mine", "integration_id": "shared", "workspace_id": other_workspace["id"]}
     expect_error(admin.post("/v1/providers", fields), 404, "AB02", "integration_id")
     limits = {
         "usage_limits": [{"type": "tokens", "credit_limit": 5}],
@@ -345,15 +345,15 @@ def test_rejects_a_duplicate_slug(admin: Client, body: dict[str, Any]):
 
 
 def test_default_provider_gets_the_same_slug_if_it_is_free(
-    admin: Client, workspace: dict[str, Any], other: dict[str, Any], body: dict[str, Any]
+    admin: Client, workspace: dict[str, Any], other_workspace: dict[str, Any], body: dict[str, Any]
 ):
-    for target_workspace, slug in ((workspace, "My_Own"), (other, "Its_Own")):
+    for target_workspace, slug in ((workspace, "My_Own"), (other_workspace, "Its_Own")):
         own = {"workspace_id": target_workspace["id"]}
         admin.create("/v1/integrations", {**body, **own, "slug": slug, "default_provider_slug": "The_Very"})
         fetched = admin.read(f"/v1/providers/The_Very?workspace_id={target_workspace['id']}")
         assert (fetched["slug"], fetched["integration_id"]) == ("The_Very", slug)
-    admin.create("/v1/integrations", {**body, "slug": "Third", "workspace_id": other["id"]})
-    assert admin.read(f"/v1/providers/Third?workspace_id={other['id']}")["integration_id"] == "Third"
+    admin.create("/v1/integrations", {**body, "slug": "Third", "workspace_id": other_workspace["id"]})
+    assert admin.read(f"/v1/providers/Third?workspace_id={other_workspace['id']}")["integration_id"] == "Third"
 
 
 def test_requested_provider_slug_is_used_or_rejected(admin: Client, workspace: dict[str, Any], body: dict[str, Any]):
@@ -378,10 +378,10 @@ def test_provider_cannot_override_the_host(admin: Client, workspace: dict[str, A
 
 
 def test_workspace_key_manages_only_its_own_integrations(
-    admin: Client, workspace: dict[str, Any], other: dict[str, Any], body: dict[str, Any]
+    admin: Client, workspace: dict[str, Any], other_workspace: dict[str, Any], body: dict[str, Any]
 ):
     admin.create("/v1/integrations", {**body, "slug": "for-other"})
-    share_integration(admin, "for-other", other)
+    share_integration(admin, "for-other", other_workspace)
     verbs = [f"workspace_integrations.{verb}" for verb in ("create", "read", "update", "delete", "list")]
     inside = admin.with_new_key(workspace_id=workspace["id"], scopes=verbs)
     for response in (
@@ -406,7 +406,7 @@ def test_workspace_key_manages_only_its_own_integrations(
     fetched = inside.read(f"/v1/integrations/{own['slug']}")
     assert fetched["workspace_id"] == workspace["id"]
     expect_error(inside.put("/v1/integrations/of-inside/workspaces", {"workspaces": []}), 400, "AB01", "one workspace")
-    other_client = admin.with_new_key(workspace_id=other["id"], scopes=verbs)
+    other_client = admin.with_new_key(workspace_id=other_workspace["id"], scopes=verbs)
     expect_error(other_client.get("/v1/integrations/of-inside"), 404, "AB08")
     expect_error(other_client.delete("/v1/integrations/of-inside"), 404, "AB08")
 
@@ -447,8 +447,8 @@ def test_lists_find_part_of_a_name_or_slug(admin: Client, workspace: dict[str, A
     guardrail = admin.create("/v1/guardrails", {**fields, "checks": checks})
     key = admin.create("/v1/api-keys/workspace/service", {**fields, "scopes": ["completions.write"]})
     also = {"integrations": "to-find", "providers": "to-find", "configs": "to-find", "guardrails": guardrail["slug"]}
-    for kind, other in {**also, "virtual-keys": "to-find", "api-keys": key["id"]}.items():
-        for words in ("LOOKUP", "0%25", other):
+    for kind, other_workspace in {**also, "virtual-keys": "to-find", "api-keys": key["id"]}.items():
+        for words in ("LOOKUP", "0%25", other_workspace):
             names = [row["name"] for row in admin.read(f"/v1/{kind}?search={words}")["data"]]
             assert names == ["Lookup 100%"], (kind, words)
         assert admin.read(f"/v1/{kind}?search=100_")["total"] == 0, kind

@@ -62,9 +62,9 @@ def embed_in_request(value: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("path", JSON_ROUTES)
-def test_json_test_suite_is_accepted_or_rejected_as_specified(served: Gateway, provider: Mock, path: str):
+def test_json_test_suite_is_accepted_or_rejected_as_specified(running_gateway: Gateway, provider: Mock, path: str):
     forwarded, slowest = [], 0.0
-    with RawConnection(served.base_url) as connection:
+    with RawConnection(running_gateway.base_url) as connection:
         for name, text in load_cases():
             for body in (text, embed_in_request(text)):
                 started = time.monotonic()
@@ -86,8 +86,8 @@ def test_json_test_suite_is_accepted_or_rejected_as_specified(served: Gateway, p
 
 
 @pytest.mark.parametrize("path", TRANSLATED_ROUTES)
-def test_json_test_suite_causes_no_error_on_translated_routes(served: Gateway, path: str):
-    with RawConnection(served.base_url) as connection:
+def test_json_test_suite_causes_no_error_on_translated_routes(running_gateway: Gateway, path: str):
+    with RawConnection(running_gateway.base_url) as connection:
         for name, text in load_cases():
             for body in (text, embed_in_request(text)):
                 response = connection.request(path, body)
@@ -96,12 +96,12 @@ def test_json_test_suite_causes_no_error_on_translated_routes(served: Gateway, p
 
 
 @pytest.mark.parametrize("path", PASSTHROUGH_ROUTES)
-def test_passthrough_routes_forward_any_body_unchanged(served: Gateway, provider: Mock, path: str):
+def test_passthrough_routes_forward_any_body_unchanged(running_gateway: Gateway, provider: Mock, path: str):
     # A config sets parameters in JSON objects only. The mock provider may reject a body that it cannot read; the
     # gateway must not.
     config = {"x-gateway-config": '{"provider":"mock","override_params":{"y":1}}'}
     bodies = [body for _, text in load_cases() for body in (text, embed_in_request(text))]
-    with RawConnection(served.base_url) as connection:
+    with RawConnection(running_gateway.base_url) as connection:
         for body in bodies:
             assert connection.request(path, body).status < 500, body[:99]
         assert [entry["body_bytes"] for entry in provider.ledger()] == [len(body) for body in bodies]
@@ -131,9 +131,9 @@ HARD_CASES = {
 
 
 @pytest.mark.parametrize("name", HARD_CASES)
-def test_hard_cases_are_accepted_or_rejected_without_failure(served: Gateway, provider: Mock, name: str):
+def test_hard_cases_are_accepted_or_rejected_without_failure(running_gateway: Gateway, provider: Mock, name: str):
     body, status = HARD_CASES[name]
-    with RawConnection(served.base_url) as connection:
+    with RawConnection(running_gateway.base_url) as connection:
         response = connection.request(CHAT_PATH, body)
         assert response.status == status, response
         assert connection.request(CHAT_PATH, chat_body()).status == 200
@@ -142,8 +142,8 @@ def test_hard_cases_are_accepted_or_rejected_without_failure(served: Gateway, pr
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "multipart/form-data; boundary=x", "application/jsonl", "x"])
-def test_operations_accept_only_json_content_types(served: Gateway, kind: str):
-    with RawConnection(served.base_url) as connection:
+def test_operations_accept_only_json_content_types(running_gateway: Gateway, kind: str):
+    with RawConnection(running_gateway.base_url) as connection:
         response = connection.request(CHAT_PATH, chat_body(), {**MOCK_HEADERS, "content-type": kind})
         assert (response.status, response.json()["error"]["code"]) == (400, "invalid_header")
         assert "content-type" in response.json()["error"]["message"]
@@ -152,8 +152,8 @@ def test_operations_accept_only_json_content_types(served: Gateway, kind: str):
 @pytest.mark.parametrize(
     "kind", ["application/octet-stream", "application/jsonl", "application/sdp", "text/csv", "audio/wav", ""]
 )
-def test_passthrough_routes_accept_any_content_type(served: Gateway, provider: Mock, kind: str):
-    with RawConnection(served.base_url) as connection:
+def test_passthrough_routes_accept_any_content_type(running_gateway: Gateway, provider: Mock, kind: str):
+    with RawConnection(running_gateway.base_url) as connection:
         fields = {name: value for name, value in MOCK_HEADERS.items() if name != "content-type"}
         assert (
             connection.request(
@@ -164,8 +164,8 @@ def test_passthrough_routes_accept_any_content_type(served: Gateway, provider: M
     assert provider.ledger()[0]["body_bytes"] == 3
 
 
-def test_rejects_a_compressed_body(served: Gateway):
-    with RawConnection(served.base_url) as connection:
+def test_rejects_a_compressed_body(running_gateway: Gateway):
+    with RawConnection(running_gateway.base_url) as connection:
         connection.send(
             encode_request(
                 "POST", CHAT_PATH, {**MOCK_HEADERS, "content-encoding": "gzip"}, b"\x1f\x8b\x08\x00\x00\x00\x00\x00"

@@ -108,7 +108,7 @@ async def insert_keys_and_configs(url: str) -> str:
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
-def large(
+def large_store(
     request: pytest.FixtureRequest, provider: Mock, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Client, str]]:
     folder: Path = tmp_path_factory.mktemp(f"large-{request.param}")
@@ -142,16 +142,16 @@ def measure_activation_seconds(client: Client, workspace: str, pause: float = 0.
     return time.monotonic() - began
 
 
-def test_saved_config_is_used_in_time(large: tuple[Client, str]):
-    client, workspace = large
+def test_saved_config_is_used_in_time(large_store: tuple[Client, str]):
+    client, workspace = large_store
     wait_for("the last key", lambda: request_status(client, key_text(KEYS - 1), f"pc-{CONFIGS - 1}") == 200 or None, 15)
     times = [measure_activation_seconds(client, workspace) for _ in range(5)]
     print("seconds until it was used:", [round(seconds, 2) for seconds in times])
     assert statistics.median(times) <= MAX_ACTIVATION_SECONDS, times
 
 
-def test_edge_memory_is_at_most_300_mb_after_many_swaps(large: tuple[Client, str]):
-    client, workspace = large
+def test_edge_memory_is_at_most_300_mb_after_many_swaps(large_store: tuple[Client, str]):
+    client, workspace = large_store
     (edge,) = edge_pids(client.gateway)
     for _ in range(5):
         measure_activation_seconds(client, workspace)
@@ -160,8 +160,8 @@ def test_edge_memory_is_at_most_300_mb_after_many_swaps(large: tuple[Client, str
     assert buffered <= MAX_EDGE_BYTES, f"{buffered / 1e6:.0f} MB"
 
 
-def test_snapshot_swap_hardly_delays_requests(large: tuple[Client, str]):
-    client, workspace = large
+def test_snapshot_swap_hardly_delays_requests(large_store: tuple[Client, str]):
+    client, workspace = large_store
     headers = {"x-gateway-api-key": key_text(0), "x-gateway-config": "pc-0"}
     options = {"rate": 200, "connections": 8, "seconds": 3, "headers": headers}
     wait_for("the key", lambda: request_status(client, key_text(0), "pc-0") == 200 or None, 15)

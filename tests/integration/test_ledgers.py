@@ -114,7 +114,7 @@ class Disturbances:
 
 
 @contextlib.contextmanager
-def suspended(suspend: Callable[[], None], resume: Callable[[], None]) -> Iterator[None]:
+def suspend_block(suspend: Callable[[], None], resume: Callable[[], None]) -> Iterator[None]:
     suspend()
     try:
         yield
@@ -123,7 +123,7 @@ def suspended(suspend: Callable[[], None], resume: Callable[[], None]) -> Iterat
 
 
 def freeze_program(program: Program) -> contextlib.AbstractContextManager[None]:
-    return suspended(lambda: os.kill(program.pid, signal.SIGSTOP), lambda: os.kill(program.pid, signal.SIGCONT))
+    return suspend_block(lambda: os.kill(program.pid, signal.SIGSTOP), lambda: os.kill(program.pid, signal.SIGCONT))
 
 
 def start_client(gateway: Gateway, number: int, headers: dict[str, str]) -> subprocess.Popen[str]:
@@ -209,8 +209,8 @@ def test_ledgers_agree_through_kills_and_outages(tmp_path: Path, own_postgres: P
             disturbances = Disturbances(
                 gateway,
                 {
-                    "PostgreSQL": lambda: suspended(own_postgres.suspend, own_postgres.resume),
-                    "Redis": lambda: suspended(redis.suspend, redis.resume),
+                    "PostgreSQL": lambda: suspend_block(own_postgres.suspend, own_postgres.resume),
+                    "Redis": lambda: suspend_block(redis.suspend, redis.resume),
                     "S3": lambda: freeze_program(moto),
                 },
             )

@@ -49,7 +49,7 @@ TABLES: dict[str, Any] = {
         }
     ],
 }
-pytestmark = pytest.mark.usefixtures("workspace", "closed")
+pytestmark = pytest.mark.usefixtures("workspace", "sdk_client_cleanup")
 
 
 @pytest.fixture(scope="module")

@@ -33,16 +33,17 @@ def send_until_over(url: str, body: bytes, over: threading.Event) -> None:
             assert connection.request(CHAT_PATH, body).status == 200
 
 
-def test_probes_respond_while_large_bodies_are_parsed(served: Gateway):
+def test_probes_respond_while_large_bodies_are_parsed(running_gateway: Gateway):
     over = threading.Event()
     senders = [
-        threading.Thread(target=send_until_over, args=(served.base_url, body, over)) for body in LARGE_BODIES.values()
+        threading.Thread(target=send_until_over, args=(running_gateway.base_url, body, over))
+        for body in LARGE_BODIES.values()
     ]
     for sender in senders:
         sender.start()
     durations = []
     try:
-        with RawConnection(served.base_url) as connection:
+        with RawConnection(running_gateway.base_url) as connection:
             for _ in range(100):
                 for path in ("/live", "/ready"):
                     started = time.monotonic()

@@ -48,7 +48,7 @@ ROUNDS = 5
 
 
 @pytest.fixture(scope="module")
-def filled(
+def log_gateway(
     store_templates: DatabaseTemplates, provider: Mock, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Gateway]:
     """Runs a gateway whose log store has millions of records of a month."""
@@ -73,8 +73,8 @@ def filled(
 
 
 @pytest.fixture(scope="module")
-def key(filled: Gateway) -> str:
-    return create_key(filled)
+def key(log_gateway: Gateway) -> str:
+    return create_key(log_gateway)
 
 
 def create_key(gateway: Gateway) -> str:
@@ -87,8 +87,8 @@ def call_headers(key: str) -> dict[str, str]:
     return {"x-gateway-api-key": key, "x-gateway-provider": "mock", "content-type": "application/json"}
 
 
-def test_record_costs_little(filled: Gateway, key: str):
-    without, with_bodies = (_measure_record_us(filled, key, bodies=bodies) for bodies in (False, True))
+def test_record_costs_little(log_gateway: Gateway, key: str):
+    without, with_bodies = (_measure_record_us(log_gateway, key, bodies=bodies) for bodies in (False, True))
     print(f"{without:.1f} µs of CPU per record, {with_bodies:.1f} µs with bodies and their text")
     assert without <= MAX_RECORD_US
 
@@ -106,13 +106,13 @@ def _measure_record_us(gateway: Gateway, key: str, *, bodies: bool) -> float:
     return 1e6 * used / report["requests"]
 
 
-def test_record_is_visible_in_time(filled: Gateway, key: str):
+def test_record_is_visible_in_time(log_gateway: Gateway, key: str):
     times: list[float] = []
     began = time.monotonic()
-    with run_load("rate", filled.base_url + CHAT_PATH, **_load(key, RATE, SECONDS)):
+    with run_load("rate", log_gateway.base_url + CHAT_PATH, **_load(key, RATE, SECONDS)):
         while time.monotonic() - began < SECONDS - MAX_VISIBLE_SECONDS:
-            times.append(_seconds_until_visible(filled, key))
-    _wait_until_read(filled)
+            times.append(_seconds_until_visible(log_gateway, key))
+    _wait_until_read(log_gateway)
     print(f"{len(times)} records visible after {statistics.median(times):.2f} s, {max(times):.2f} s at most")
     assert max(times) <= MAX_VISIBLE_SECONDS
 
@@ -144,14 +144,14 @@ def _seconds_until_visible(gateway: Gateway, key: str) -> float:
     return time.monotonic() - ended
 
 
-def test_log_worker_needs_little_memory(filled: Gateway, provider: Mock, tmp_path: Path):
+def test_log_worker_needs_little_memory(log_gateway: Gateway, provider: Mock, tmp_path: Path):
     tables = {"mock": {"host": provider.url}, "log_store": {"enabled": True}}
     with run_gateway(tmp_path, tables) as gateway:
         time.sleep(3)
         idle = memory.pss(log_worker_pid(gateway))
-    worker = log_worker_pid(filled)
+    worker = log_worker_pid(log_gateway)
     memory.reset_peak_rss(worker)
-    run_all_graphs(filled)
+    run_all_graphs(log_gateway)
     peak = memory.peak_rss(worker)
     print(f"log worker: {idle / 1e6:.0f} MB idle, {peak / 1e6:.0f} MB at most with {STORED_ROWS} records")
     assert idle <= MAX_IDLE_BYTES
@@ -178,15 +178,15 @@ class HeavyQueries(BackgroundThread):
             run_all_graphs(self._gateway)
 
 
-def test_heavy_queries_hardly_delay_requests(filled: Gateway, key: str):
-    idle_load = (filled, key, contextlib.nullcontext)
-    rises = measure_p99_rises(idle_load, (filled, key, lambda: HeavyQueries(filled)))
+def test_heavy_queries_hardly_delay_requests(log_gateway: Gateway, key: str):
+    idle_load = (log_gateway, key, contextlib.nullcontext)
+    rises = measure_p99_rises(idle_load, (log_gateway, key, lambda: HeavyQueries(log_gateway)))
     print(f"p99 rises by {rises} ms beside heavy queries")
     assert statistics.median(rises) <= MAX_P99_RISE_MS
 
 
 def test_hanging_bucket_hardly_delays_requests(
-    filled: Gateway, key: str, provider: Mock, store_templates: DatabaseTemplates, tmp_path: Path
+    log_gateway: Gateway, key: str, provider: Mock, store_templates: DatabaseTemplates, tmp_path: Path
 ):
     with run_hanging_server() as url:
         tables = {
@@ -211,7 +211,7 @@ def test_hanging_bucket_hardly_delays_requests(
         }
         with run_gateway(tmp_path, tables, env=env) as hanging:
             rises = measure_p99_rises(
-                (filled, key, contextlib.nullcontext), (hanging, create_key(hanging), contextlib.nullcontext)
+                (log_gateway, key, contextlib.nullcontext), (hanging, create_key(hanging), contextlib.nullcontext)
             )
             metrics = read_metrics(hanging)
     print(f"p99 rises by {rises} ms while the bucket hangs")

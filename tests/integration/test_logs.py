@@ -313,7 +313,7 @@ def test_request_of_a_killed_worker_is_logged_as_killed(key: Client):
     command = [sys.executable, "-c", code, f"{key.gateway.base_url}{CHAT_PATH}", key.key, json.dumps(body)]
     client = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     try:
-        wait_for("the request at the engine", lambda: spooled(key, b"never answered") or None, 5)
+        wait_for("the request at the engine", lambda: is_spooled(key, b"never answered") or None, 5)
         os.kill(edge_pids(key.gateway)[0], signal.SIGKILL)
         actual = wait_for(
             "the log of the killed request",
@@ -339,7 +339,7 @@ def test_request_of_a_killed_worker_is_logged_as_killed(key: Client):
     assert killed["ai_model"] in [row["ai_model"] for row in key.read("/v1/analytics/unpriced")["data"]]
 
 
-def spooled(client: Client, text: bytes) -> bool:
+def is_spooled(client: Client, text: bytes) -> bool:
     folder = client.gateway.folder / "store" / "spool"
     return any(text in path.read_bytes() for path in folder.glob("*/*.seg"))
 

@@ -34,7 +34,7 @@ STALLED_COUNT = 24
 
 
 @pytest.fixture(scope="module")
-def served(new_store: StoreFactory, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+def running_gateway(new_store: StoreFactory, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     folder: Path = tmp_path_factory.mktemp("management-bodies")
     tables = {"server": {"workers": 1}, "limits": {"body_idle_ms": 1500, "body_grace_ms": 1500}}
     with run_gateway(folder, tables, env=new_store(folder)) as gateway:
@@ -42,16 +42,16 @@ def served(new_store: StoreFactory, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.mark.parametrize("name", STALLED_REQUESTS)
-def test_stalled_management_bodies_time_out_and_hold_no_worker(served: Gateway, name: str):
-    admin = Client(served)
+def test_stalled_management_bodies_time_out_and_hold_no_worker(running_gateway: Gateway, name: str):
+    admin = Client(running_gateway)
     with ExitStack() as opened:
-        connections = [opened.enter_context(RawConnection(served.base_url)) for _ in range(STALLED_COUNT)]
+        connections = [opened.enter_context(RawConnection(running_gateway.base_url)) for _ in range(STALLED_COUNT)]
         for connection in connections:
             connection.send(STALLED_REQUESTS[name])
         # All of them are open while others are served by the same worker and the same control process.
         workspace = admin.create("/v1/workspaces", {"name": f"beside {name}"})
         expect_ok(admin.get(f"/v1/workspaces/{workspace['id']}"))
-        assert send_raw_request(served.base_url, "/live", method="GET").status == 200
+        assert send_raw_request(running_gateway.base_url, "/live", method="GET").status == 200
         for connection in connections:
             response = connection.read_response()
             assert response.status == 408

@@ -63,18 +63,18 @@ FORM_ROUTES = {"/images/edits", "/images/variations", "/audio/transcriptions", "
 
 
 @pytest.mark.parametrize("path", OPERATIONS)
-def test_route_records_its_operation_and_reaches_the_provider(served: Gateway, provider: Mock, path: str):
-    known = count_settled_records(served)
+def test_route_records_its_operation_and_reaches_the_provider(running_gateway: Gateway, provider: Mock, path: str):
+    known = count_settled_records(running_gateway)
     provider.clear_ledger()
     kind, body = (FORM_HEADERS, FORM_BODY) if path in FORM_ROUTES else (JSON_HEADERS, JSON_BODY)
     for method in METHODS:
         has_body = method in {"POST", "PUT", "PATCH"}
         headers = {**MOCK_HEADERS, **(kind if has_body else {})}
         response = send_raw_request(
-            served.base_url, f"/v1{path}?after=x&limit=2", body if has_body else None, headers, method=method
+            running_gateway.base_url, f"/v1{path}?after=x&limit=2", body if has_body else None, headers, method=method
         )
         assert response.status < 500, (method, response)
-    records = served.records(known + len(METHODS))[known:]
+    records = running_gateway.records(known + len(METHODS))[known:]
     assert {record["request_method"]: record["operation"] for record in records} == {
         method: OPERATIONS[path].get(method, "proxy") for method in METHODS
     }
@@ -85,25 +85,25 @@ def test_route_records_its_operation_and_reaches_the_provider(served: Gateway, p
     ]
 
 
-def test_batch_output_wildcard_matches_one_path_segment(served: Gateway, provider: Mock):
-    known = count_settled_records(served)
+def test_batch_output_wildcard_matches_one_path_segment(running_gateway: Gateway, provider: Mock):
+    known = count_settled_records(running_gateway)
     provider.clear_ledger()
-    send_raw_request(served.base_url, "/v1/batches/b-1/more/output", None, MOCK_HEADERS, method="GET")
-    (record,) = served.records(known + 1)[known:]
+    send_raw_request(running_gateway.base_url, "/v1/batches/b-1/more/output", None, MOCK_HEADERS, method="GET")
+    (record,) = running_gateway.records(known + 1)[known:]
     assert record["operation"] == "proxy"
     assert [received["path"] for received in provider.ledger()] == ["/v1/batches/b-1/more/output"]
 
 
 @pytest.mark.parametrize(("path", "content"), [("/", b"hey"), ("/live", b"live"), ("/ready", b"ready")])
-def test_gateway_responds_to_its_own_routes(served: Gateway, path: str, content: bytes):
-    response = send_raw_request(served.base_url, path, None, {}, method="GET")
+def test_gateway_responds_to_its_own_routes(running_gateway: Gateway, path: str, content: bytes):
+    response = send_raw_request(running_gateway.base_url, path, None, {}, method="GET")
     assert (response.status, content in response.body) == (200, True)
 
 
 @pytest.mark.parametrize("path", ["/nothing", "/v1", "/v1/", "/v2/chat/completions", "/chat/completions"])
 @pytest.mark.parametrize("method", METHODS)
-def test_unknown_route_returns_404(served: Gateway, path: str, method: str):
-    response = send_raw_request(served.base_url, path, None, MOCK_HEADERS, method=method)
+def test_unknown_route_returns_404(running_gateway: Gateway, path: str, method: str):
+    response = send_raw_request(running_gateway.base_url, path, None, MOCK_HEADERS, method=method)
     assert response.status == 404
     if method != "HEAD":
         assert response.json() == {"message": "Not Found", "ok": False}

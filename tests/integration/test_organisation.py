@@ -24,7 +24,7 @@ DEFAULTS_PATH = "/v1/admin/organisation/defaults"
 
 
 @pytest.fixture
-def cleared(admin: Client) -> Iterator[Client]:
+def resetting_admin(admin: Client) -> Iterator[Client]:
     yield admin
     admin.put(
         SETTINGS_PATH, {"user_api_key_rotation_period": None, "session_settings": None, "block_inline_config": False}
@@ -62,16 +62,20 @@ def test_new_organisation_has_the_default_settings(admin: Client):
 
 
 @pytest.mark.parametrize(("period", "days"), [("weekly", 7), ("monthly", 30), (1, 1), (365, 365)])
-def test_written_rule_is_read_back_and_others_stay(cleared: Client, period: str | int, days: int):
-    expect_ok(cleared.put(SETTINGS_PATH, {"session_settings": {"max_session_ttl": 900}}))
+def test_written_rule_is_read_back_and_others_stay(resetting_admin: Client, period: str | int, days: int):
+    expect_ok(resetting_admin.put(SETTINGS_PATH, {"session_settings": {"max_session_ttl": 900}}))
     assert (
-        expect_ok(cleared.put(SETTINGS_PATH, {"user_api_key_rotation_period": period}))["user_api_key_rotation_period"]
+        expect_ok(resetting_admin.put(SETTINGS_PATH, {"user_api_key_rotation_period": period}))[
+            "user_api_key_rotation_period"
+        ]
         == days
     )
-    fetched = cleared.read(SETTINGS_PATH)
+    fetched = resetting_admin.read(SETTINGS_PATH)
     assert (fetched["user_api_key_rotation_period"], fetched["session_settings"]) == (days, {"max_session_ttl": 900})
     assert (
-        expect_ok(cleared.put(SETTINGS_PATH, {"user_api_key_rotation_period": None}))["user_api_key_rotation_period"]
+        expect_ok(resetting_admin.put(SETTINGS_PATH, {"user_api_key_rotation_period": None}))[
+            "user_api_key_rotation_period"
+        ]
         is None
     )
 
@@ -101,8 +105,8 @@ def test_rejects_an_invalid_rule_by_its_path(admin: Client, body: dict[str, Any]
     expect_error(admin.put(SETTINGS_PATH, body), 400, "AB01", path)
 
 
-def test_settings_are_stored_and_null_resets_each(cleared: Client):
-    before = cleared.read(SETTINGS_PATH)
+def test_settings_are_stored_and_null_resets_each(resetting_admin: Client):
+    before = resetting_admin.read(SETTINGS_PATH)
     body = {
         "user_api_key_ttl": 3600,
         "security_settings": {**DEFAULT_FLAGS, "membersViewLogs": False},
@@ -113,27 +117,31 @@ def test_settings_are_stored_and_null_resets_each(cleared: Client):
         "data_visibility": {"managersViewAllData": True, "membersViewAllData": False},
         "disable_auto_provision_user": True,
     }
-    assert expect_ok(cleared.put(SETTINGS_PATH, body)) == {**before, **body} == cleared.read(SETTINGS_PATH)
-    assert expect_ok(cleared.put(SETTINGS_PATH, {"data_visibility": {"managersViewAllData": False}}))[
+    assert (
+        expect_ok(resetting_admin.put(SETTINGS_PATH, body)) == {**before, **body} == resetting_admin.read(SETTINGS_PATH)
+    )
+    assert expect_ok(resetting_admin.put(SETTINGS_PATH, {"data_visibility": {"managersViewAllData": False}}))[
         "data_visibility"
     ] == {
         "managersViewAllData": False,
         "membersViewAllData": True,
     }
-    assert expect_ok(cleared.put(SETTINGS_PATH, dict.fromkeys(body))) == before
+    assert expect_ok(resetting_admin.put(SETTINGS_PATH, dict.fromkeys(body))) == before
 
 
-def test_workspace_rotation_period_overrides_the_organisations(cleared: Client):
-    user = cleared.read("/v1/admin/users?role=owner")["data"][0]["id"]
-    expect_ok(cleared.put(SETTINGS_PATH, {"user_api_key_rotation_period": 20}))
+def test_workspace_rotation_period_overrides_the_organisations(resetting_admin: Client):
+    user = resetting_admin.read("/v1/admin/users?role=owner")["data"][0]["id"]
+    expect_ok(resetting_admin.put(SETTINGS_PATH, {"user_api_key_rotation_period": 20}))
     days = {}
     for name, rules in (("above", {}), ("own", {"user_api_key_rotation_period": "weekly"})):
-        workspace = cleared.create("/v1/workspaces", {"name": name, "settings": rules, "users": [user]})["id"]
+        workspace = resetting_admin.create("/v1/workspaces", {"name": name, "settings": rules, "users": [user]})["id"]
         body = {"name": "k", "workspace_id": workspace, "user_id": user, "scopes": ["completions.write"]}
-        key = cleared.create("/v1/api-keys/workspace/user", body)
-        days[name] = cleared.read(f"/v1/api-keys/{key['id']}")["rotation_policy"]["rotation_period_days"]
+        key = resetting_admin.create("/v1/api-keys/workspace/user", body)
+        days[name] = resetting_admin.read(f"/v1/api-keys/{key['id']}")["rotation_policy"]["rotation_period_days"]
         expect_error(
-            cleared.post("/v1/api-keys/workspace/user", {**body, "rotation_policy": {"rotation_period_days": 9}}),
+            resetting_admin.post(
+                "/v1/api-keys/workspace/user", {**body, "rotation_policy": {"rotation_period_days": 9}}
+            ),
             400,
             "AB01",
             "rotation_policy",
@@ -142,18 +150,18 @@ def test_workspace_rotation_period_overrides_the_organisations(cleared: Client):
 
 
 @pytest.mark.parametrize("of", ["workspace", "organisation"])
-def test_blocked_inline_options_are_rejected_saved_ones_work(cleared: Client, of: str):
-    workspace = cleared.create("/v1/workspaces", {"name": f"blocked by {of}"})["id"]
-    other = cleared.create("/v1/workspaces", {"name": "not blocked"})["id"]
+def test_blocked_inline_options_are_rejected_saved_ones_work(resetting_admin: Client, of: str):
+    workspace = resetting_admin.create("/v1/workspaces", {"name": f"blocked by {of}"})["id"]
+    other = resetting_admin.create("/v1/workspaces", {"name": "not blocked"})["id"]
     saved = {"name": "kept", "provider": "mock", "key": "sk-kept", "workspace_id": workspace}
-    slug = cleared.create("/v1/virtual-keys", saved)["data"]["slug"]
-    key, free = create_workspace_key(cleared, workspace), create_workspace_key(cleared, other)
+    slug = resetting_admin.create("/v1/virtual-keys", saved)["data"]["slug"]
+    key, free = create_workspace_key(resetting_admin, workspace), create_workspace_key(resetting_admin, other)
     if of == "workspace":
-        expect_ok(cleared.put(f"/v1/workspaces/{workspace}", {"settings": {"block_inline_config": True}}))
-        assert cleared.read(f"/v1/workspaces/{workspace}")["settings"] == {"block_inline_config": True}
+        expect_ok(resetting_admin.put(f"/v1/workspaces/{workspace}", {"settings": {"block_inline_config": True}}))
+        assert resetting_admin.read(f"/v1/workspaces/{workspace}")["settings"] == {"block_inline_config": True}
     else:
-        expect_ok(cleared.put(SETTINGS_PATH, {"block_inline_config": True}))
-    wait_for("the rule", lambda: send_chat(cleared, key, MOCK_HEADERS).status == 400 or None, 2)
+        expect_ok(resetting_admin.put(SETTINGS_PATH, {"block_inline_config": True}))
+    wait_for("the rule", lambda: send_chat(resetting_admin, key, MOCK_HEADERS).status == 400 or None, 2)
     for fields, code in (
         ({"x-gateway-config": '{"provider":"mock"}', "x-gateway-provider": "mock"}, "inline_config_blocked"),
         ({"x-gateway-provider": "mock", "x-gateway-custom-host": "https://a.test"}, "inline_provider_blocked"),
@@ -161,12 +169,12 @@ def test_blocked_inline_options_are_rejected_saved_ones_work(cleared: Client, of
         ({"x-gateway-virtual-key": slug, "x-gateway-azure-resource-name": "a"}, "inline_provider_url_blocked"),
         ({"x-gateway-virtual-key": slug, "x-gateway-forward-headers": "x-a"}, "inline_forward_headers_blocked"),
     ):
-        response = send_chat(cleared, key, fields)
+        response = send_chat(resetting_admin, key, fields)
         assert (response.status, response.json()["error"]["code"]) == (400, code), response.body
         assert response.json()["status"] == "failure"
     for fields in ({"x-gateway-virtual-key": slug}, {"x-gateway-provider": f"@{slug}"}):
-        assert send_chat(cleared, key, fields).status == 200
-    assert send_chat(cleared, free, MOCK_HEADERS).status == (200 if of == "workspace" else 400)
+        assert send_chat(resetting_admin, key, fields).status == 200
+    assert send_chat(resetting_admin, free, MOCK_HEADERS).status == (200 if of == "workspace" else 400)
 
 
 def test_default_guardrails_are_stored_and_can_be_cleared(admin: Client):

@@ -70,7 +70,7 @@ def test_span_has_the_clients_span_as_parent(tmp_path: Path, mock: Mock):
 @pytest.mark.timeout(180)
 def test_spans_arrive_once_after_an_outage_and_a_restart(tmp_path: Path, mock: Mock):
     with OtelCollector() as collector:
-        collector.shut()
+        collector.close_port()
         for number in range(2):
             with run_gateway(tmp_path, make_tables(mock), env=make_env(collector)) as gateway:
                 for _ in range(5):

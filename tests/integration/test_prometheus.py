@@ -81,7 +81,7 @@ ALERT_CASES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
 }
 
 
-class Observed(NamedTuple):
+class ScrapedGateway(NamedTuple):
     """A gateway with traffic, and the Prometheus server that scrapes it."""
 
     gateway: Gateway
@@ -104,7 +104,7 @@ def send_traffic(gateway: Gateway, count: int = 4) -> None:
 
 
 @pytest.fixture(scope="module")
-def observed(provider: Mock, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Observed]:
+def scraped_gateway(provider: Mock, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScrapedGateway]:
     port = free_port()
     tables = {
         "server": {"workers": 2},
@@ -122,7 +122,7 @@ def observed(provider: Mock, tmp_path_factory: pytest.TempPathFactory) -> Iterat
             send_traffic(gateway)
             wait_for("a rate", lambda: server.value("sum(rate(request_count[1m])) > 0"), 20)
             time.sleep(2.5)
-            yield Observed(gateway, server)
+            yield ScrapedGateway(gateway, server)
         finally:
             server.stop()
 
@@ -139,15 +139,15 @@ def fill_variables(expression: str) -> str:
     return filled
 
 
-def test_prometheus_scrapes_without_an_error(observed: Observed):
-    (target,) = observed.prometheus.targets()
+def test_prometheus_scrapes_without_an_error(scraped_gateway: ScrapedGateway):
+    (target,) = scraped_gateway.prometheus.targets()
     assert (target["health"], target["lastError"]) == ("up", "")
-    assert observed.prometheus.value("scrape_samples_scraped") == observed.prometheus.value(
+    assert scraped_gateway.prometheus.value("scrape_samples_scraped") == scraped_gateway.prometheus.value(
         "scrape_samples_post_metric_relabeling"
     )
 
 
-def test_every_panel_of_the_board_is_valid_and_has_data(observed: Observed):
+def test_every_panel_of_the_board_is_valid_and_has_data(scraped_gateway: ScrapedGateway):
     panels = board_panels()
     assert {"Requests by endpoint", "Cost", "Cache hits", "Spool", *OPTIONAL_PANELS} <= {
         panel["title"] for panel in panels
@@ -155,16 +155,16 @@ def test_every_panel_of_the_board_is_valid_and_has_data(observed: Observed):
     without_data: dict[str, list[str]] = {}
     for panel in panels:
         expressions = [fill_variables(target["expr"]) for target in panel["targets"]]
-        result = [series for expression in expressions for series in observed.prometheus.query(expression)]
+        result = [series for expression in expressions for series in scraped_gateway.prometheus.query(expression)]
         numbers = [float(series["value"][1]) for series in result]
         if not numbers or not all(map(math.isfinite, numbers)):
             without_data[panel["title"]] = expressions
     assert set(without_data) == OPTIONAL_PANELS, without_data
 
 
-def test_panels_show_the_traffic(observed: Observed):
+def test_panels_show_the_traffic(scraped_gateway: ScrapedGateway):
     query = {panel["title"]: fill_variables(panel["targets"][0]["expr"]) for panel in board_panels()}
-    value, series = observed.prometheus.value, observed.prometheus.query
+    value, series = scraped_gateway.prometheus.value, scraped_gateway.prometheus.query
     assert (value(query["Requests"]) or 0) > 0
     assert 0 < (value(query["Failed requests"]) or 0) < 1
     assert 0 < (value(query["Cache hits"]) or 0) <= 1
@@ -231,19 +231,19 @@ def test_each_alert_fires_on_its_own_problem(tmp_path: Path):
             assert done.returncode == 0, f"{alert}: {done.stdout}{done.stderr}"
 
 
-def test_alert_rules_use_metrics_that_exist(observed: Observed):
+def test_alert_rules_use_metrics_that_exist(scraped_gateway: ScrapedGateway):
     rules = (DEPLOY / "prometheus/penstock.rules.yml").read_text()
     names = set(re.findall(r"\b([a-z_]+)\{job=", rules)) - {"up"}
     assert len(names) > 10
     # A scrape lacks metrics of the log worker if that does not respond in time.
-    series = observed.prometheus.query('last_over_time({job="penstock"}[5m])')
+    series = scraped_gateway.prometheus.query('last_over_time({job="penstock"}[5m])')
     exported = {point["metric"]["__name__"] for point in series}
     assert names - exported == {"penstock_redis_up", "penstock_log_breaker_state"}
 
 
-def test_promtool_accepts_the_exposition(observed: Observed):
+def test_promtool_accepts_the_exposition(scraped_gateway: ScrapedGateway):
     text = send_raw_request(
-        observed.gateway.base_url, "/metrics", headers={"authorization": f"Bearer {TOKEN}"}
+        scraped_gateway.gateway.base_url, "/metrics", headers={"authorization": f"Bearer {TOKEN}"}
     ).body.decode()
     done = subprocess.run(
         [find_program("promtool"), "check", "metrics"], check=False, capture_output=True, text=True, input=text
@@ -256,17 +256,17 @@ def test_promtool_accepts_the_exposition(observed: Observed):
     assert len(names) == len(set(names))
 
 
-def test_metrics_need_the_token(observed: Observed):
-    (port,) = {int(target["scrapeUrl"].split(":")[2].split("/")[0]) for target in observed.prometheus.targets()}
+def test_metrics_need_the_token(scraped_gateway: ScrapedGateway):
+    (port,) = {int(target["scrapeUrl"].split(":")[2].split("/")[0]) for target in scraped_gateway.prometheus.targets()}
     own = f"http://127.0.0.1:{port}"
-    for url in (observed.gateway.base_url, own):
+    for url in (scraped_gateway.gateway.base_url, own):
         assert send_raw_request(url, "/metrics", headers={}).status == 401
         assert send_raw_request(url, "/metrics", headers={"authorization": f"Bearer {TOKEN}"}).status == 200
     assert send_raw_request(own, CHAT_PATH, chat_body(), MOCK_HEADERS).status == 404
 
 
-def test_restarts_of_the_log_worker_double_nothing(observed: Observed):
-    gateway, prometheus = observed
+def test_restarts_of_the_log_worker_double_nothing(scraped_gateway: ScrapedGateway):
+    gateway, prometheus = scraped_gateway
     total = 'sum(increase(request_count{model="counted"}[5m]))'
     send = lambda: send_raw_request(gateway.base_url, CHAT_PATH, chat_body("counted"), MOCK_HEADERS)  # noqa: E731
     send()
@@ -290,11 +290,11 @@ def test_many_models_make_few_series(provider: Mock, tmp_path: Path):
         for number in range(100):
             send_raw_request(gateway.base_url, CHAT_PATH, chat_body(f"m{number}"), MOCK_HEADERS)
 
-        def counted() -> dict[str, float] | None:
+        def read_counts() -> dict[str, float] | None:
             text = send_raw_request(gateway.base_url, "/metrics", headers={}).body.decode()
             actual = re.findall(r'^request_count\{.*model="([^"]*)".*\} (\d+)$', text, re.MULTILINE)
             counts = {model: float(count) for model, count in actual}
             return counts if sum(counts.values()) >= 100 else None
 
-        counts = wait_for("100 requests", counted, 15)
+        counts = wait_for("100 requests", read_counts, 15)
         assert (len(counts), counts["other"], counts["m0"]) == (21, 80, 1)

@@ -91,7 +91,7 @@ async def insert_prompts(url: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def many(provider: Mock, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+def prompts_client(provider: Mock, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     """Returns a client with a key of the workspace that has the prompts."""
     folder: Path = tmp_path_factory.mktemp("many-prompts")
     env = {"PENSTOCK_ADMIN_KEY": ADMIN_KEY, "PENSTOCK_STORE_URL": f"sqlite:///{folder}/penstock.db"}
@@ -112,30 +112,30 @@ def rendered_system(client: Client, reference: str) -> str | None:
     return answer.json()["data"]["messages"][0]["content"] if answer.status == 200 else None
 
 
-def test_all_prompts_are_used_within_the_memory_of_keys(many: Client):
+def test_all_prompts_are_used_within_the_memory_of_keys(prompts_client: Client):
     for reference, version in ((f"prompt-{PROMPTS - 1}", 1), (f"prompt-{PROMPTS // 2}@production", 2)):
-        text = wait_for(reference, partial(rendered_system, many, reference), START_SECONDS)
+        text = wait_for(reference, partial(rendered_system, prompts_client, reference), START_SECONDS)
         assert text == f"You are assistant {version} of . Answer in ."
-    sizes = [memory.pss(pid) for pid in edge_pids(many.gateway, WORKERS)]
+    sizes = [memory.pss(pid) for pid in edge_pids(prompts_client.gateway, WORKERS)]
     print(f"{PROMPTS} prompts with {VERSIONS} versions: {[round(size / 1e6) for size in sizes]} MB by worker")
     assert max(sizes) <= MAX_EDGE_BYTES, sizes
 
 
-def test_moved_label_is_used_by_every_worker_within_a_second(many: Client):
+def test_moved_label_is_used_by_every_worker_within_a_second(prompts_client: Client):
     slug = f"prompt-{PROMPTS - 1}"
-    wait_for(slug, lambda: rendered_system(many, f"{slug}@production"), START_SECONDS)
-    ids = {row["prompt_version"]: row["id"] for row in many.read(f"/v1/prompts/{slug}/versions")["data"]}
+    wait_for(slug, lambda: rendered_system(prompts_client, f"{slug}@production"), START_SECONDS)
+    ids = {row["prompt_version"]: row["id"] for row in prompts_client.read(f"/v1/prompts/{slug}/versions")["data"]}
     durations: list[float] = []
     for version in (1, 3, 2, 1, 3):
         expected = f"You are assistant {version} of . Answer in ."
         began = time.monotonic()
-        expect_ok(many.put(f"/v1/prompts/{slug}/versions/{ids[version]}", {"label_id": "production"}))
+        expect_ok(prompts_client.put(f"/v1/prompts/{slug}/versions/{ids[version]}", {"label_id": "production"}))
         # The label counts as used from the first of `AGREEING_REQUESTS` requests in a row with the new version.
         since, agreeing = began, 0
         while agreeing < AGREEING_REQUESTS:
             assert time.monotonic() - began < LONGEST_SECONDS, "the label is not used"
             sent = time.monotonic()
-            if rendered_system(many, f"{slug}@production") == expected:
+            if rendered_system(prompts_client, f"{slug}@production") == expected:
                 since, agreeing = (sent if agreeing == 0 else since), agreeing + 1
             else:
                 agreeing = 0

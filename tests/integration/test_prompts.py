@@ -34,7 +34,9 @@ PROMPT: dict[str, Any] = {"string": json.dumps(MESSAGES), "parameters": {"max_to
 
 
 @pytest.fixture(scope="module")
-def served(provider: Mock, new_store: StoreFactory, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+def running_gateway(
+    provider: Mock, new_store: StoreFactory, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Gateway]:
     folder: Path = tmp_path_factory.mktemp("prompts")
     tables = {
         "mock": {"host": provider.url},
@@ -47,8 +49,8 @@ def served(provider: Mock, new_store: StoreFactory, tmp_path_factory: pytest.Tem
 
 
 @pytest.fixture(scope="module")
-def admin(served: Gateway) -> Client:
-    return Client(served)
+def admin(running_gateway: Gateway) -> Client:
+    return Client(running_gateway)
 
 
 @pytest.fixture(scope="module")

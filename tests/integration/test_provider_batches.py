@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from tests.gateway import Mock
 
-pytestmark = pytest.mark.usefixtures("closed")
+pytestmark = pytest.mark.usefixtures("sdk_client_cleanup")
 COMPLETION_WINDOW = "24h"
 WORKSPACE_NUMBERS = itertools.count(1)
 

@@ -63,10 +63,10 @@ def open_session(
 
 
 @pytest.fixture
-def new_records(served: Gateway) -> Callable[..., list[dict[str, Any]]]:
+def new_records(running_gateway: Gateway) -> Callable[..., list[dict[str, Any]]]:
     """Returns a function that waits for the records of this test."""
-    before = count_settled_records(served, HEADERS)
-    return lambda count=1: served.records(before + count)[before:]
+    before = count_settled_records(running_gateway, HEADERS)
+    return lambda count=1: running_gateway.records(before + count)[before:]
 
 
 def receive_until(socket: Connection, last: str) -> list[dict[str, Any]]:
@@ -83,9 +83,9 @@ def send_event(socket: Connection, **event: object) -> None:
 
 
 def test_session_relays_both_directions_and_writes_one_record(
-    served: Gateway, new_records: Callable[..., list[dict[str, Any]]]
+    running_gateway: Gateway, new_records: Callable[..., list[dict[str, Any]]]
 ):
-    with open_session(served) as socket:
+    with open_session(running_gateway) as socket:
         assert json.loads(socket.recv(timeout=10))["session"]["model"] == "gpt-realtime"
         send_event(socket, type="response.create")
         received = receive_until(socket, "response.done")
@@ -110,9 +110,9 @@ def test_session_relays_both_directions_and_writes_one_record(
 
 
 def test_provider_close_code_and_reason_are_passed_on(
-    served: Gateway, new_records: Callable[..., list[dict[str, Any]]]
+    running_gateway: Gateway, new_records: Callable[..., list[dict[str, Any]]]
 ):
-    with open_session(served) as socket:
+    with open_session(running_gateway) as socket:
         send_event(socket, type="mock.close", code=4001, reason="enough")
         with pytest.raises(ConnectionClosed) as closed:
             receive_until(socket, "never")
@@ -121,8 +121,10 @@ def test_provider_close_code_and_reason_are_passed_on(
     assert new_records()[0]["outcome"] == "cut"
 
 
-def test_lost_client_leaves_one_aborted_record(served: Gateway, new_records: Callable[..., list[dict[str, Any]]]):
-    socket = open_session(served)
+def test_lost_client_leaves_one_aborted_record(
+    running_gateway: Gateway, new_records: Callable[..., list[dict[str, Any]]]
+):
+    socket = open_session(running_gateway)
     send_event(socket, type="response.create")
     receive_until(socket, "response.done")
     socket.socket.shutdown(SHUT_RDWR)
@@ -140,16 +142,20 @@ def test_lost_client_leaves_one_aborted_record(served: Gateway, new_records: Cal
         ("/elsewhere", HEADERS, 404),
     ],
 )
-def test_rejected_handshake_returns_its_status(served: Gateway, path: str, headers: dict[str, str], status: int):
+def test_rejected_handshake_returns_its_status(
+    running_gateway: Gateway, path: str, headers: dict[str, str], status: int
+):
     with pytest.raises(InvalidStatus) as refused:
-        open_session(served, path, headers)
+        open_session(running_gateway, path, headers)
     assert refused.value.response.status_code == status
     assert json.loads(refused.value.response.body or b"{}")
 
 
-def test_accepts_a_key_in_the_websocket_subprotocols(served: Gateway, new_records: Callable[..., list[dict[str, Any]]]):
+def test_accepts_a_key_in_the_websocket_subprotocols(
+    running_gateway: Gateway, new_records: Callable[..., list[dict[str, Any]]]
+):
     offered = [Subprotocol("realtime"), Subprotocol(f"openai-insecure-api-key.{API_KEY}")]
-    with open_session(served, headers=MOCK_HEADERS, subprotocols=offered) as socket:
+    with open_session(running_gateway, headers=MOCK_HEADERS, subprotocols=offered) as socket:
         assert socket.subprotocol == "realtime"
         receive_until(socket, "session.created")
     (record,) = new_records()
@@ -157,8 +163,8 @@ def test_accepts_a_key_in_the_websocket_subprotocols(served: Gateway, new_record
     assert API_KEY not in json.dumps(record)
 
 
-def test_relays_large_and_numerous_messages(served: Gateway):
-    with open_session(served) as socket:
+def test_relays_large_and_numerous_messages(running_gateway: Gateway):
+    with open_session(running_gateway) as socket:
         receive_until(socket, "session.created")
         send_event(socket, type="mock.flood", count=50, bytes=200_000)
         for at in range(50):

@@ -31,14 +31,14 @@ HEADERS = {**MOCK_HEADERS, "x-gateway-api-key": "pk-0123456789"}
 
 
 @pytest.fixture
-def new_records(served: Gateway) -> Callable[..., list[dict[str, Any]]]:
+def new_records(running_gateway: Gateway) -> Callable[..., list[dict[str, Any]]]:
     """Returns a function that waits for the records of this test."""
-    before = count_settled_records(served, HEADERS)
-    return lambda count=1: served.records(before + count)[before:]
+    before = count_settled_records(running_gateway, HEADERS)
+    return lambda count=1: running_gateway.records(before + count)[before:]
 
 
-def test_buffered_request_is_recorded(served: Gateway, new_records: Callable[..., list[dict[str, Any]]]):
-    response = send_raw_request(served.base_url, CHAT_PATH, chat_body(), HEADERS)
+def test_buffered_request_is_recorded(running_gateway: Gateway, new_records: Callable[..., list[dict[str, Any]]]):
+    response = send_raw_request(running_gateway.base_url, CHAT_PATH, chat_body(), HEADERS)
     (record,) = new_records()
     expected = {
         "request_method": "POST",
@@ -71,11 +71,14 @@ def test_buffered_request_is_recorded(served: Gateway, new_records: Callable[...
 
 @pytest.mark.parametrize(("path", "operation"), [(CHAT_PATH, "chatComplete"), (MESSAGES_PATH, "messages")])
 def test_stream_is_recorded(
-    served: Gateway, new_records: Callable[..., list[dict[str, Any]]], path: str, operation: str
+    running_gateway: Gateway, new_records: Callable[..., list[dict[str, Any]]], path: str, operation: str
 ):
     options = {"include_usage": True} if path == CHAT_PATH else {}
     response = send_raw_request(
-        served.base_url, path, chat_body("mock?chunks=5&chunk_ms=20", stream=True, stream_options=options), HEADERS
+        running_gateway.base_url,
+        path,
+        chat_body("mock?chunks=5&chunk_ms=20", stream=True, stream_options=options),
+        HEADERS,
     )
     (record,) = new_records()
     assert (record["outcome"], record["stream_mode"], record["operation"]) == ("complete", True, operation)
@@ -84,19 +87,22 @@ def test_stream_is_recorded(
     assert record["response_time"] >= 80
 
 
-def test_raw_proxy_request_is_recorded(served: Gateway, new_records: Callable[..., list[dict[str, Any]]]):
-    send_raw_request(served.base_url, "/v1/proxy/some/where?page=2", headers=HEADERS)
+def test_raw_proxy_request_is_recorded(running_gateway: Gateway, new_records: Callable[..., list[dict[str, Any]]]):
+    send_raw_request(running_gateway.base_url, "/v1/proxy/some/where?page=2", headers=HEADERS)
     (record,) = new_records()
     assert (record["is_proxy_call"], record["request_url"]) == (True, "/v1/proxy/some/where?page=2")
 
 
 def test_record_has_trace_ids_and_metadata_of_the_client(
-    served: Gateway, new_records: Callable[..., list[dict[str, Any]]]
+    running_gateway: Gateway, new_records: Callable[..., list[dict[str, Any]]]
 ):
     own = {"trace-id": "t-1", "span-id": "s-1", "span-name": "ask", "parent-span-id": "p-1"}
     fields = {f"x-gateway-{name}": value for name, value in own.items()}
     response = send_raw_request(
-        served.base_url, CHAT_PATH, chat_body(), {**HEADERS, **fields, "x-gateway-metadata": '{"_user":"ann","n":"1"}'}
+        running_gateway.base_url,
+        CHAT_PATH,
+        chat_body(),
+        {**HEADERS, **fields, "x-gateway-metadata": '{"_user":"ann","n":"1"}'},
     )
     (record,) = new_records()
     assert {name: record[name.replace("-", "_")] for name in own} == own
@@ -104,9 +110,11 @@ def test_record_has_trace_ids_and_metadata_of_the_client(
     assert response.get_header("x-gateway-trace-id") == "t-1"
 
 
-def test_each_rejected_request_writes_one_record(served: Gateway, new_records: Callable[..., list[dict[str, Any]]]):
+def test_each_rejected_request_writes_one_record(
+    running_gateway: Gateway, new_records: Callable[..., list[dict[str, Any]]]
+):
     # Requests without a valid key are recorded in a file of their own.
-    refused_before = len(served.refused_records(0))
+    refused_before = len(running_gateway.refused_records(0))
     unauthenticated = [(401, CHAT_PATH, chat_body(), {**HEADERS, "x-gateway-api-key": "pk-wrong"})]
     refusals = [
         (400, CHAT_PATH, b"{", HEADERS),
@@ -117,9 +125,9 @@ def test_each_rejected_request_writes_one_record(served: Gateway, new_records: C
         (502, CHAT_PATH, chat_body("mock?fault=reset"), HEADERS),
     ]
     for status, path, body, headers in [*unauthenticated, *refusals]:
-        assert send_raw_request(served.base_url, path, body, headers).status == status
+        assert send_raw_request(running_gateway.base_url, path, body, headers).status == status
     admitted = new_records(len(refusals))
-    strangers = served.refused_records(refused_before + len(unauthenticated))[refused_before:]
+    strangers = running_gateway.refused_records(refused_before + len(unauthenticated))[refused_before:]
     for records, requests in ((admitted, refusals), (strangers, unauthenticated)):
         assert [record["response_status_code"] for record in records] == [status for status, *_ in requests]
     records = admitted + strangers
@@ -131,15 +139,19 @@ def test_each_rejected_request_writes_one_record(served: Gateway, new_records: C
     assert all(record["error"] for record in records)
 
 
-def test_provider_error_is_recorded_as_complete(served: Gateway, new_records: Callable[..., list[dict[str, Any]]]):
-    send_raw_request(served.base_url, CHAT_PATH, chat_body("mock?fault=429"), HEADERS)
+def test_provider_error_is_recorded_as_complete(
+    running_gateway: Gateway, new_records: Callable[..., list[dict[str, Any]]]
+):
+    send_raw_request(running_gateway.base_url, CHAT_PATH, chat_body("mock?fault=429"), HEADERS)
     (record,) = new_records()
     assert (record["response_status_code"], record["outcome"], record["is_success"]) == (429, "complete", False)
 
 
-def test_cut_and_aborted_streams_are_recorded(served: Gateway, new_records: Callable[..., list[dict[str, Any]]]):
-    send_raw_request(served.base_url, CHAT_PATH, chat_body("mock?fault=cut", stream=True), HEADERS)
-    with RawConnection(served.base_url) as connection:
+def test_cut_and_aborted_streams_are_recorded(
+    running_gateway: Gateway, new_records: Callable[..., list[dict[str, Any]]]
+):
+    send_raw_request(running_gateway.base_url, CHAT_PATH, chat_body("mock?fault=cut", stream=True), HEADERS)
+    with RawConnection(running_gateway.base_url) as connection:
         connection.send(
             encode_request("POST", CHAT_PATH, HEADERS, chat_body("mock?chunks=1000&chunk_ms=20", stream=True))
         )
@@ -148,15 +160,17 @@ def test_cut_and_aborted_streams_are_recorded(served: Gateway, new_records: Call
     assert [(record["outcome"], record["is_success"]) for record in records] == [("cut", False), ("aborted", False)]
 
 
-def test_non_model_requests_write_no_record(served: Gateway, new_records: Callable[..., list[dict[str, Any]]]):
+def test_non_model_requests_write_no_record(running_gateway: Gateway, new_records: Callable[..., list[dict[str, Any]]]):
     for path in ("/", "/live", "/ready", "/v1/health", "/v1/version", "/schema", "/nothing", "/metrics"):
-        send_raw_request(served.base_url, path, headers={})
-    send_raw_request(served.base_url, CHAT_PATH, chat_body("last"), HEADERS)
+        send_raw_request(running_gateway.base_url, path, headers={})
+    send_raw_request(running_gateway.base_url, CHAT_PATH, chat_body("last"), HEADERS)
     assert [record["ai_model"] for record in new_records()] == ["last"]
 
 
-def test_many_requests_write_one_record_each(served: Gateway, new_records: Callable[..., list[dict[str, Any]]]):
-    with RawConnection(served.base_url) as connection:
+def test_many_requests_write_one_record_each(
+    running_gateway: Gateway, new_records: Callable[..., list[dict[str, Any]]]
+):
+    with RawConnection(running_gateway.base_url) as connection:
         for number in range(500):
             connection.request(CHAT_PATH, chat_body(f"mock-{number}"), HEADERS)
     records = new_records(500)
@@ -164,18 +178,22 @@ def test_many_requests_write_one_record_each(served: Gateway, new_records: Calla
     assert len({record["id"] for record in records}) == 500
 
 
-def test_special_characters_stay_in_one_json_line(served: Gateway, new_records: Callable[..., list[dict[str, Any]]]):
+def test_special_characters_stay_in_one_json_line(
+    running_gateway: Gateway, new_records: Callable[..., list[dict[str, Any]]]
+):
     headers = {**HEADERS, "user-agent": 'quote " back \\ \xe9 \xff', "x-gateway-metadata": '{"a":"line\\nend\\u2028"}'}
-    send_raw_request(served.base_url, CHAT_PATH, b'{"model":"a\\n\\"b\\u0000\\ud83d\\ude00","messages":[]}', headers)
+    send_raw_request(
+        running_gateway.base_url, CHAT_PATH, b'{"model":"a\\n\\"b\\u0000\\ud83d\\ude00","messages":[]}', headers
+    )
     (record,) = new_records()
     assert record["ai_model"].startswith('a\n"b\0')
     assert list(record["metadata"].values()) == ["line\nend\u2028"]
 
 
-def test_file_is_accessible_only_to_its_owner(served: Gateway):
-    send_raw_request(served.base_url, CHAT_PATH, chat_body(), HEADERS)
-    served.records(1)
-    assert stat.S_IMODE(served.records_file.stat().st_mode) == 0o600
+def test_file_is_accessible_only_to_its_owner(running_gateway: Gateway):
+    send_raw_request(running_gateway.base_url, CHAT_PATH, chat_body(), HEADERS)
+    running_gateway.records(1)
+    assert stat.S_IMODE(running_gateway.records_file.stat().st_mode) == 0o600
 
 
 def test_disabled_records_create_no_file(provider: Mock, tmp_path: Path):
@@ -184,18 +202,20 @@ def test_disabled_records_create_no_file(provider: Mock, tmp_path: Path):
     assert not gateway.records_file.exists()
 
 
-def test_moved_file_is_created_again(served: Gateway, new_records: Callable[..., list[dict[str, Any]]]):
-    send_raw_request(served.base_url, CHAT_PATH, chat_body("before"), HEADERS)
+def test_moved_file_is_created_again(running_gateway: Gateway, new_records: Callable[..., list[dict[str, Any]]]):
+    send_raw_request(running_gateway.base_url, CHAT_PATH, chat_body("before"), HEADERS)
     new_records()
-    served.records_file.rename(served.folder / "moved.jsonl")
-    send_raw_request(served.base_url, CHAT_PATH, chat_body("after"), HEADERS)
-    assert [record["ai_model"] for record in served.records(1)] == ["after"]
+    running_gateway.records_file.rename(running_gateway.folder / "moved.jsonl")
+    send_raw_request(running_gateway.base_url, CHAT_PATH, chat_body("after"), HEADERS)
+    assert [record["ai_model"] for record in running_gateway.records(1)] == ["after"]
 
 
-def test_debug_off_omits_headers_from_the_record(served: Gateway, new_records: Callable[..., list[dict[str, Any]]]):
+def test_debug_off_omits_headers_from_the_record(
+    running_gateway: Gateway, new_records: Callable[..., list[dict[str, Any]]]
+):
     for content in ("false", "False", "true", "0"):
         send_raw_request(
-            served.base_url,
+            running_gateway.base_url,
             CHAT_PATH,
             chat_body(),
             {**HEADERS, "x-gateway-debug": content, "accept-language": "private-17"},
@@ -223,13 +243,17 @@ def test_debug_off_omits_headers_from_the_record(served: Gateway, new_records: C
     ],
 )
 def test_audio_file_duration_is_recorded(
-    served: Gateway, new_records: Callable[..., list[dict[str, Any]]], path: str, content: str, remaining: float | None
+    running_gateway: Gateway,
+    new_records: Callable[..., list[dict[str, Any]]],
+    path: str,
+    content: str,
+    remaining: float | None,
 ):
     form = b'--b\r\ncontent-disposition: form-data; name="model"\r\n\r\nmock\r\n--b--\r\n'
     is_form = "/trans" in path
     kind = {"content-type": "multipart/form-data; boundary=b"} if is_form else {}
     send_raw_request(
-        served.base_url,
+        running_gateway.base_url,
         path,
         form if is_form else chat_body(),
         {**HEADERS, **kind, "x-gateway-audio-file-duration": content},

@@ -92,8 +92,8 @@ def test_granted_member_right_covers_only_its_resource(
     expect_error(scenario.create_as(member, path, body), 403, "AB03")
     scenario.set_security_settings(**{flag: True})
     created = expect_ok(scenario.create_as(member, path, body))
-    above = path.removesuffix("/workspace/service")
-    expect_ok(member.delete(f"{above}/{created['id']}?workspace_id={scenario.id}"))
+    parent_path = path.removesuffix("/workspace/service")
+    expect_ok(member.delete(f"{parent_path}/{created['id']}?workspace_id={scenario.id}"))
     for other in everything.keys() - {path}:
         expect_error(scenario.create_as(member, other, everything[other]), 403, "AB03")
     expect_error(scenario.create_as(member, "/v1/integrations", INTEGRATION), 403, "AB03")
@@ -245,7 +245,7 @@ ORGANISATION_SETTINGS_PATH = "/v1/admin/organisation/settings"
 
 
 @pytest.fixture
-def above(admin: Client) -> Iterator[Callable[..., dict[str, Any]]]:
+def put_organisation_rules(admin: Client) -> Iterator[Callable[..., dict[str, Any]]]:
     """Returns a function that sets rules of the organisation. The rules are reset afterwards, because other tests share
     the organisation.
     """
@@ -259,11 +259,11 @@ def above(admin: Client) -> Iterator[Callable[..., dict[str, Any]]]:
 
 
 def test_organisation_settings_are_defaults_for_workspaces(
-    scenario: WorkspaceWithRoles, above: Callable[..., dict[str, Any]]
+    scenario: WorkspaceWithRoles, put_organisation_rules: Callable[..., dict[str, Any]]
 ):
     member, manager = scenario.people["member"], scenario.people["manager"]
     usual = scenario.row["security_settings"]
-    content = above(security_settings={"membersWriteConfigs": True, "managersWriteConfigs": False})
+    content = put_organisation_rules(security_settings={"membersWriteConfigs": True, "managersWriteConfigs": False})
     assert content["security_settings"] == {**usual, "membersWriteConfigs": True, "managersWriteConfigs": False}
     assert scenario.admin.read(scenario.path)["security_settings"] == content["security_settings"]
     listed = scenario.admin.read("/v1/workspaces?page_size=1000")["data"]
@@ -282,11 +282,11 @@ def test_organisation_settings_are_defaults_for_workspaces(
 
 
 def test_organisation_locks_and_reopens_a_settings_section(
-    scenario: WorkspaceWithRoles, above: Callable[..., dict[str, Any]]
+    scenario: WorkspaceWithRoles, put_organisation_rules: Callable[..., dict[str, Any]]
 ):
     member, leader = scenario.people["member"], scenario.people["admin"]
     scenario.set_security_settings(membersWriteConfigs=True, membersWriteVirtualKeys=True)
-    above(security_settings_overrides={"configs": False})
+    put_organisation_rules(security_settings_overrides={"configs": False})
     expect_error(scenario.create_as(member, "/v1/configs", CONFIG), 403, "AB03", "configs.create")
     expect_ok(scenario.create_as(member, "/v1/virtual-keys", VIRTUAL_KEY))
     fetched = scenario.admin.read(scenario.path)["security_settings"]
@@ -302,13 +302,13 @@ def test_organisation_locks_and_reopens_a_settings_section(
         scenario.admin.post("/v1/workspaces", {"name": "w", "security_settings": {"membersWriteConfigs": True}}),
         *(403, "AB03", "for the organisation"),
     )
-    above(security_settings={"managersWriteConfigs": False})
-    content = above(security_settings_overrides={"configs": True})
+    put_organisation_rules(security_settings={"managersWriteConfigs": False})
+    content = put_organisation_rules(security_settings_overrides={"configs": True})
     assert content["security_settings_overrides"] == {"configs": True}
     fetched = scenario.admin.read(scenario.path)["security_settings"]
     assert (fetched["membersWriteConfigs"], fetched["managersWriteConfigs"]) == (False, False)
     # From here on the workspace has its own setting.
-    above(security_settings={"managersWriteConfigs": None})
+    put_organisation_rules(security_settings={"managersWriteConfigs": None})
     assert scenario.admin.read(scenario.path)["security_settings"] == fetched
     assert scenario.set_security_settings(membersWriteConfigs=True)["membersWriteConfigs"]
     expect_ok(scenario.create_as(member, "/v1/configs", CONFIG))
@@ -334,7 +334,9 @@ def test_organisation_settings_cannot_grant_rights_the_key_lacks(scenario: Works
     )
 
 
-def test_organisation_can_lock_block_inline_config(scenario: WorkspaceWithRoles, above: Callable[..., dict[str, Any]]):
+def test_organisation_can_lock_block_inline_config(
+    scenario: WorkspaceWithRoles, put_organisation_rules: Callable[..., dict[str, Any]]
+):
     key = scenario.admin.with_new_key(workspace_id=scenario.id, scopes=["completions.write"])
     caller = {"x-gateway-api-key": key.key, "content-type": "application/json", "x-gateway-provider": "mock"}
 
@@ -348,20 +350,20 @@ def test_organisation_can_lock_block_inline_config(scenario: WorkspaceWithRoles,
 
     wait_for("the key", lambda: not is_blocked() or None, 5)
     name = "data_plane_security_settings"
-    above(block_inline_config=True, security_settings_overrides={name: True})
+    put_organisation_rules(block_inline_config=True, security_settings_overrides={name: True})
     # Inherited from the organisation, then set by the workspace itself.
     assert (is_blocked(), scenario.admin.read(scenario.path)["settings"]["block_inline_config"]) == (True, True)
     expect_ok(set_block_inline_config(False))
     assert not is_blocked()
-    above(security_settings_overrides={name: False})
+    put_organisation_rules(security_settings_overrides={name: False})
     assert is_blocked()
-    above(block_inline_config=False)
+    put_organisation_rules(block_inline_config=False)
     assert not is_blocked()
     expect_error(set_block_inline_config(True), 403, "AB03", "settings.block_inline_config", name)
 
 
 def test_new_workspace_members_get_a_key_if_the_rule_is_set(
-    scenario: WorkspaceWithRoles, above: Callable[..., dict[str, Any]]
+    scenario: WorkspaceWithRoles, put_organisation_rules: Callable[..., dict[str, Any]]
 ):
     admin = scenario.admin
     other = WorkspaceWithRoles(admin)
@@ -374,7 +376,7 @@ def test_new_workspace_members_get_a_key_if_the_rule_is_set(
     expect_ok(admin.post(path, {"users": [{"id": newcomer}]}))
     assert not list_user_keys(newcomer)
     expect_ok(admin.delete(f"{path}/{newcomer}"))
-    above(user_api_key_auto_create=True)
+    put_organisation_rules(user_api_key_auto_create=True)
     expect_ok(admin.post(path, {"users": [{"id": newcomer}]}))
     (key,) = list_user_keys(newcomer)
     assert (key["type"], key["creation_mode"], key["status"]) == ("workspace-user", "auto", "active")
@@ -397,7 +399,7 @@ def test_new_workspace_members_get_a_key_if_the_rule_is_set(
     # The default workspace has a separate rule.
     default = next(row for row in admin.read("/v1/workspaces?page_size=1000")["data"] if row["is_default"])
     for rule, number in ((False, 0), (True, 1)):
-        above(default_workspace_user_api_key_auto_create=rule)
+        put_organisation_rules(default_workspace_user_api_key_auto_create=rule)
         expect_ok(admin.post(f"/v1/workspaces/{default['id']}/users", {"users": [{"id": newcomer}]}))
         listed = admin.read(f"/v1/api-keys?workspace_id={default['id']}&page_size=100")["data"]
         assert len([key for key in listed if key["user_id"] == newcomer]) == number

@@ -49,10 +49,10 @@ STREAM_PART = form_part("stream", b"true")
     ],
 )
 def test_response_of_any_kind_equals_the_providers(
-    served: Gateway, provider: Mock, method: str, path: str, kind: dict[str, str], body: bytes | None
+    running_gateway: Gateway, provider: Mock, method: str, path: str, kind: dict[str, str], body: bytes | None
 ):
     direct = send_raw_request(provider.url, path.replace("/proxy", ""), body, kind, method=method)
-    response = send_raw_request(served.base_url, path, body, {**MOCK_HEADERS, **kind}, method=method)
+    response = send_raw_request(running_gateway.base_url, path, body, {**MOCK_HEADERS, **kind}, method=method)
     assert (response.status, response.stable_body) == (direct.status, direct.stable_body)
     assert provider_headers(response) == provider_headers(direct)
 
@@ -60,28 +60,31 @@ def test_response_of_any_kind_equals_the_providers(
 @pytest.mark.parametrize(
     "parts", [(MODEL_PART, STREAM_PART, AUDIO_PART), (AUDIO_PART, STREAM_PART, MODEL_PART)], ids=["first", "last"]
 )
-def test_record_contains_values_of_a_form(served: Gateway, parts: tuple[bytes, ...]):
-    known = count_settled_records(served)
-    assert send_raw_request(served.base_url, "/v1/audio/transcriptions", form_body(*parts), FORM_HEADERS).status == 200
-    record = served.records(known + 1)[-1]
+def test_record_contains_values_of_a_form(running_gateway: Gateway, parts: tuple[bytes, ...]):
+    known = count_settled_records(running_gateway)
+    assert (
+        send_raw_request(running_gateway.base_url, "/v1/audio/transcriptions", form_body(*parts), FORM_HEADERS).status
+        == 200
+    )
+    record = running_gateway.records(known + 1)[-1]
     received = [record[name] for name in ("operation", "ai_model", "stream_mode", "is_proxy_call")]
     assert received == ["createTranscription", "whisper-1", True, False]
 
 
-def test_upload_of_100_mb_uses_little_memory(served: Gateway, provider: Mock):
-    (edge,) = edge_pids(served)
+def test_upload_of_100_mb_uses_little_memory(running_gateway: Gateway, provider: Mock):
+    (edge,) = edge_pids(running_gateway)
     head, tail = form_part("file", b"", '; filename="a.wav"')[:-2], b"\r\n" + form_body(MODEL_PART)
     block = bytes(range(256)) * 4096
     filler = LARGE_BYTES - len(head) - len(tail)
     chunks = [head, *[block] * (filler // len(block)), block[: filler % len(block)], tail]
-    known = count_settled_records(served)
+    known = count_settled_records(running_gateway)
     # Warm-up, so that memory which the process keeps after a first large upload is already allocated.
     send_raw_request(
-        served.base_url, "/v1/files", form_body(form_part("file", block * 2, '; filename="b"')), FORM_HEADERS
+        running_gateway.base_url, "/v1/files", form_body(form_part("file", block * 2, '; filename="b"')), FORM_HEADERS
     )
     before = memory.rss(edge)
     memory.reset_peak_rss(edge)
-    with RawConnection(served.base_url, timeout=50) as connection:
+    with RawConnection(running_gateway.base_url, timeout=50) as connection:
         connection.send(encode_request("POST", "/v1/files", {**FORM_HEADERS, "content-length": str(LARGE_BYTES)}))
         for chunk in chunks:
             connection.send(chunk)
@@ -90,21 +93,21 @@ def test_upload_of_100_mb_uses_little_memory(served: Gateway, provider: Mock):
     for chunk in chunks:
         digest.update(chunk)
     assert response.json()["body_sha"] == digest.hexdigest()
-    assert served.records(known + 2)[-1]["ai_model"] == "whisper-1"
+    assert running_gateway.records(known + 2)[-1]["ai_model"] == "whisper-1"
     grown = memory.peak_rss(edge) - before
     assert grown < 8 * memory.MIB, f"{grown / memory.MIB:.1f} MiB for an upload of 100 MB"
     assert [received["body_bytes"] for received in provider.ledger()][-1] == LARGE_BYTES
 
 
-def test_download_of_100_mb_uses_little_memory(served: Gateway, provider: Mock):
-    (edge,) = edge_pids(served)
+def test_download_of_100_mb_uses_little_memory(running_gateway: Gateway, provider: Mock):
+    (edge,) = edge_pids(running_gateway)
     path = "/v1/files/file-1/content"
     row = send_raw_request(provider.url, path, None, {}).body
-    send_raw_request(served.base_url, f"{path}?mock-response_bytes=2000000", None, MOCK_HEADERS)
+    send_raw_request(running_gateway.base_url, f"{path}?mock-response_bytes=2000000", None, MOCK_HEADERS)
     before = memory.rss(edge)
     memory.reset_peak_rss(edge)
     got, length = hashlib.sha256(), 0
-    with RawConnection(served.base_url, timeout=50) as connection:
+    with RawConnection(running_gateway.base_url, timeout=50) as connection:
         connection.send(encode_request("GET", f"{path}?mock-response_bytes={LARGE_BYTES}", MOCK_HEADERS))
         response = connection.read_head()
         for chunk in connection.iter_body(response):
@@ -117,6 +120,6 @@ def test_download_of_100_mb_uses_little_memory(served: Gateway, provider: Mock):
 
 
 @pytest.mark.parametrize("method", ["PROPFIND", "REPORT", "QUERY", "M-SEARCH"])
-def test_http_extension_methods_reach_the_provider(served: Gateway, method: str):
-    echo = send_raw_request(served.base_url, "/v1/proxy/echo", b"what", MOCK_HEADERS, method=method)
+def test_http_extension_methods_reach_the_provider(running_gateway: Gateway, method: str):
+    echo = send_raw_request(running_gateway.base_url, "/v1/proxy/echo", b"what", MOCK_HEADERS, method=method)
     assert (echo.status, echo.json()["method"], echo.json()["body_bytes"]) == (200, method, 4)

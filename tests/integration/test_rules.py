@@ -55,7 +55,7 @@ class RuledWorkspace:
 
 
 @pytest.fixture
-def cleared(admin: Client) -> Iterator[Client]:
+def resetting_admin(admin: Client) -> Iterator[Client]:
     yield admin
     admin.put(SETTINGS_PATH, {"user_api_key_ttl": None})
 
@@ -173,11 +173,11 @@ def test_maximum_ttl_bounds_the_expiry_and_is_its_default(admin: Client):
     assert admin.read(f"/v1/api-keys/{before['id']}")["expires_at"] is None
 
 
-def test_organisation_rule_applies_without_a_workspace_rule(cleared: Client):
-    expect_ok(cleared.put(SETTINGS_PATH, {"user_api_key_ttl": 1000}))
-    assert 990 < seconds_until_expiry(RuledWorkspace(cleared).create_key()) <= 1000
-    assert 490 < seconds_until_expiry(RuledWorkspace(cleared, user_api_key_ttl=500).create_key()) <= 500
-    assert 90 < seconds_until_expiry(RuledWorkspace(cleared, user_api_key_max_ttl=100).create_key()) <= 100
+def test_organisation_rule_applies_without_a_workspace_rule(resetting_admin: Client):
+    expect_ok(resetting_admin.put(SETTINGS_PATH, {"user_api_key_ttl": 1000}))
+    assert 990 < seconds_until_expiry(RuledWorkspace(resetting_admin).create_key()) <= 1000
+    assert 490 < seconds_until_expiry(RuledWorkspace(resetting_admin, user_api_key_ttl=500).create_key()) <= 500
+    assert 90 < seconds_until_expiry(RuledWorkspace(resetting_admin, user_api_key_max_ttl=100).create_key()) <= 100
 
 
 def test_count_rule_limits_active_user_keys(admin: Client):

@@ -60,7 +60,7 @@ def test_page_explains_authentication(page: str):
     assert "penstock_session" in page.partition("<main>")[0]
 
 
-def test_data_plane_shows_required_fields_values_and_a_curl_command(page: str, admin: Client, served: Gateway):
+def test_data_plane_shows_required_fields_values_and_a_curl_command(page: str, admin: Client, running_gateway: Gateway):
     displayed = operation(page, "POST", "/v1/chat/completions")
     assert '<code>messages[]</code><span class="required"> required</span>' in displayed
     assert '"system", "developer", "user", "assistant", "tool"' in displayed
@@ -68,7 +68,7 @@ def test_data_plane_shows_required_fields_values_and_a_curl_command(page: str, a
     assert command.startswith(f'curl -sS -X POST "{admin.gateway.base_url}/v1/chat/completions"')
     (body,) = re.findall(r"-d '(.*)'", command)
     headers = {"content-type": "application/json", "x-gateway-provider": "mock"}
-    response = send_raw_request(served.base_url, "/v1/chat/completions", body.encode(), headers)
+    response = send_raw_request(running_gateway.base_url, "/v1/chat/completions", body.encode(), headers)
     assert response.status == 200
 
 

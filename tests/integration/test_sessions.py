@@ -286,7 +286,7 @@ SECOND_ISSUER.add_key("one")
 
 
 @pytest.fixture(scope="module")
-def tokened(
+def token_gateway(
     provider: Mock, new_store: StoreFactory, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[TokenGateway]:
     folder = tmp_path_factory.mktemp("tokens")
@@ -302,18 +302,18 @@ def tokened(
             yield workspace
 
 
-def test_token_grants_model_and_management_access_by_its_scopes(tokened: TokenGateway, provider: Mock):
-    token = tokened.sign_token()
-    assert tokened.send_chat(token).status == 200
+def test_token_grants_model_and_management_access_by_its_scopes(token_gateway: TokenGateway, provider: Mock):
+    token = token_gateway.sign_token()
+    assert token_gateway.send_chat(token).status == 200
     assert token not in json.dumps(provider.ledger())
-    assert Client(tokened.admin.gateway, token).get("/v1/configs").status == 200
-    expect_error(Client(tokened.admin.gateway, token).get("/v1/virtual-keys"), 403, "AB03", "virtual_keys.list")
-    me = expect_ok(Client(tokened.admin.gateway, token).get(SELF))
+    assert Client(token_gateway.admin.gateway, token).get("/v1/configs").status == 200
+    expect_error(Client(token_gateway.admin.gateway, token).get("/v1/virtual-keys"), 403, "AB03", "virtual_keys.list")
+    me = expect_ok(Client(token_gateway.admin.gateway, token).get(SELF))
     assert (me["by"], me["user"], me["csrf_token"]) == ("token", None, None)
     body = {"name": "by token", "config": {"provider": "mock"}}
-    assert expect_ok(Client(tokened.admin.gateway, token).post("/v1/configs", body))["slug"]
+    assert expect_ok(Client(token_gateway.admin.gateway, token).post("/v1/configs", body))["slug"]
     for scopes in ("portkey.completions.write", ["completions.write"]):
-        assert tokened.send_chat(tokened.sign_token(scope=None, scopes=scopes)).status == 200
+        assert token_gateway.send_chat(token_gateway.sign_token(scope=None, scopes=scopes)).status == 200
 
 
 @pytest.mark.parametrize(
@@ -335,34 +335,41 @@ def test_token_grants_model_and_management_access_by_its_scopes(tokened: TokenGa
     ],
 )
 def test_both_planes_reject_an_invalid_token_with_the_same_status(
-    tokened: TokenGateway, changes: dict[str, Any], status: int
+    token_gateway: TokenGateway, changes: dict[str, Any], status: int
 ):
-    assert tokened.send_management_request(**changes).status == status
-    assert tokened.send_chat(tokened.sign_token(**changes)).status == status
+    assert token_gateway.send_management_request(**changes).status == status
+    assert token_gateway.send_chat(token_gateway.sign_token(**changes)).status == status
 
 
-def test_both_planes_reject_tokens_of_a_removed_user_until_reinvited(tokened: TokenGateway):
-    admin = tokened.admin
+def test_both_planes_reject_tokens_of_a_removed_user_until_reinvited(token_gateway: TokenGateway):
+    admin = token_gateway.admin
     gone = create_user(admin, "departing")
     by_email, by_id = {"email_id": gone.email.title()}, {"sub": gone.id}
-    assert [tokened.send_chat(tokened.sign_token(**content)).status for content in (by_email, by_id)] == [200, 200]
-    known = tokened.sign_token(**by_email)
-    assert tokened.send_chat(known).status == 200
+    assert [token_gateway.send_chat(token_gateway.sign_token(**content)).status for content in (by_email, by_id)] == [
+        200,
+        200,
+    ]
+    known = token_gateway.sign_token(**by_email)
+    assert token_gateway.send_chat(known).status == 200
     expect_ok(admin.delete(f"/v1/admin/users/{gone.id}"))
     # Read-your-write: the response to the change waits until the workers have applied it.
-    assert [tokened.send_chat(token).status for token in (known, tokened.sign_token(**by_id))] == [401, 401]
-    assert [tokened.send_management_request(**content).status for content in (by_email, by_id)] == [401, 401]
-    assert tokened.send_chat(tokened.sign_token()).status == 200
+    assert [token_gateway.send_chat(token).status for token in (known, token_gateway.sign_token(**by_id))] == [401, 401]
+    assert [token_gateway.send_management_request(**content).status for content in (by_email, by_id)] == [401, 401]
+    assert token_gateway.send_chat(token_gateway.sign_token()).status == 200
     create_user(admin, "departing")
-    wait_for("whoever is back", lambda: tokened.send_chat(tokened.sign_token(**by_email)).status == 200 or None, 5)
-    assert tokened.send_chat(tokened.sign_token(**by_id)).status == 401
+    wait_for(
+        "the user that is back",
+        lambda: token_gateway.send_chat(token_gateway.sign_token(**by_email)).status == 200 or None,
+        5,
+    )
+    assert token_gateway.send_chat(token_gateway.sign_token(**by_id)).status == 401
 
 
-def test_rejects_tokens_of_a_removed_member_until_added_again(tokened: TokenGateway):
-    admin = tokened.admin
+def test_rejects_tokens_of_a_removed_member_until_added_again(token_gateway: TokenGateway):
+    admin = token_gateway.admin
     elsewhere = admin.create("/v1/workspaces", {"name": "elsewhere"})
     remaining = create_user(admin, "leaving")
-    path = f"/v1/admin/workspaces/{tokened.workspace['id']}/users"
+    path = f"/v1/admin/workspaces/{token_gateway.workspace['id']}/users"
 
     def chat_statuses() -> list[int]:
         ways = (
@@ -370,7 +377,7 @@ def test_rejects_tokens_of_a_removed_member_until_added_again(tokened: TokenGate
             {"sub": remaining.id},
             {"sub": remaining.id, "workspace_slug": elsewhere["slug"]},
         )
-        return [tokened.send_chat(tokened.sign_token(**content)).status for content in ways]
+        return [token_gateway.send_chat(token_gateway.sign_token(**content)).status for content in ways]
 
     for _ in range(2):
         expect_ok(admin.post(path, {"users": [{"id": remaining.id, "role": "member"}]}))
@@ -383,13 +390,13 @@ def test_rejects_tokens_of_a_removed_member_until_added_again(tokened: TokenGate
     assert chat_statuses() == [200, 200, 200]
 
 
-def test_rate_limits_of_tokens_are_enforced_in_the_data_plane(tokened: TokenGateway):
+def test_rate_limits_of_tokens_are_enforced_in_the_data_plane(token_gateway: TokenGateway):
     limits = [{"type": "requests", "unit": "rpm", "value": 2}]
-    statuses = [tokened.send_chat(tokened.sign_token(rate_limits=limits)).status for _ in range(4)]
+    statuses = [token_gateway.send_chat(token_gateway.sign_token(rate_limits=limits)).status for _ in range(4)]
     assert statuses == [200, 200, 429, 429]
-    assert tokened.send_management_request(rate_limits=limits).status == 200
-    assert tokened.send_management_request(rate_limits=[{**limits[0], "unit": "rpy"}]).status == 401
-    assert tokened.send_chat(tokened.sign_token(rate_limits=[])).status == 200
+    assert token_gateway.send_management_request(rate_limits=limits).status == 200
+    assert token_gateway.send_management_request(rate_limits=[{**limits[0], "unit": "rpy"}]).status == 401
+    assert token_gateway.send_chat(token_gateway.sign_token(rate_limits=[])).status == 200
 
 
 @pytest.mark.parametrize(
@@ -400,39 +407,41 @@ def test_rate_limits_of_tokens_are_enforced_in_the_data_plane(tokened: TokenGate
         {"defaults": {"config_id": "pc-x", "allow_config_override": False}},
     ],
 )
-def test_restricted_token_cannot_create_unrestricted_keys(tokened: TokenGateway, bounds: dict[str, object]):
+def test_restricted_token_cannot_create_unrestricted_keys(token_gateway: TokenGateway, bounds: dict[str, object]):
     body = {"name": "free", "scopes": ["completions.write"]}
     scope = "completions.write workspace_service_api_keys.create"
     path = "/v1/api-keys/workspace/service"
-    token = tokened.sign_token(scope=scope, **bounds)
-    expect_error(Client(tokened.admin.gateway, token).post(path, body), 403, "AB03", "makes and changes no keys")
-    created = expect_ok(Client(tokened.admin.gateway, tokened.sign_token(scope=scope)).post(path, body))["id"]
+    token = token_gateway.sign_token(scope=scope, **bounds)
+    expect_error(Client(token_gateway.admin.gateway, token).post(path, body), 403, "AB03", "makes and changes no keys")
+    created = expect_ok(Client(token_gateway.admin.gateway, token_gateway.sign_token(scope=scope)).post(path, body))[
+        "id"
+    ]
     # The user of the token is unknown, so the key expires with the token, after five minutes.
-    assert tokened.admin.read(f"/v1/api-keys/{created}")["expiry_enforced"] == 1
+    assert token_gateway.admin.read(f"/v1/api-keys/{created}")["expiry_enforced"] == 1
 
 
-def test_each_issuer_is_checked_against_its_own_settings(tokened: TokenGateway):
-    second = TokenGateway(tokened.admin, SECOND_ISSUER, tokened.workspace)
+def test_each_issuer_is_checked_against_its_own_settings(token_gateway: TokenGateway):
+    second = TokenGateway(token_gateway.admin, SECOND_ISSUER, token_gateway.workspace)
     for says, status in (({"iss": "other", "aud": ["us"]}, 200), ({"iss": "other"}, 401), ({}, 401)):
         assert second.send_management_request(**says).status == status
         assert second.send_chat(second.sign_token(**says)).status == status
     # The first issuer has no `issuer` or `audience` setting, so any `iss` and `aud` are accepted.
-    assert tokened.send_chat(tokened.sign_token(iss="other", aud="us")).status == 200
+    assert token_gateway.send_chat(token_gateway.sign_token(iss="other", aud="us")).status == 200
 
 
-def test_token_defaults_apply_to_its_requests(tokened: TokenGateway, provider: Mock):
-    workspace = {"workspace_id": tokened.workspace["id"]}
+def test_token_defaults_apply_to_its_requests(token_gateway: TokenGateway, provider: Mock):
+    workspace = {"workspace_id": token_gateway.workspace["id"]}
     config = {"provider": "mock", "api_key": "sk-of-the-config"}
-    created = tokened.admin.create("/v1/configs", {"name": "of tokens", "config": config, **workspace})
+    created = token_gateway.admin.create("/v1/configs", {"name": "of tokens", "config": config, **workspace})
     defaults = {"config_id": created["slug"], "allow_config_override": False}
-    url = tokened.admin.gateway.base_url
+    url = token_gateway.admin.gateway.base_url
 
     def send_with_defaults(content: object, **more: str) -> Response:
         return send_raw_request(
             url,
             CHAT_PATH,
             chat_body(),
-            {**JSON_HEADERS, "x-gateway-api-key": tokened.sign_token(defaults=content), **more},
+            {**JSON_HEADERS, "x-gateway-api-key": token_gateway.sign_token(defaults=content), **more},
         )
 
     wait_for("the config", lambda: send_with_defaults(defaults).status == 200 or None, 3)
@@ -445,11 +454,11 @@ def test_token_defaults_apply_to_its_requests(tokened: TokenGateway, provider: M
     ) == (400, 200)
     for wrong in ("pc-1", [], {"config_id": 5}):
         assert send_with_defaults(wrong).status == 401
-        assert tokened.send_management_request(defaults=wrong).status == 401
+        assert token_gateway.send_management_request(defaults=wrong).status == 401
 
 
-def test_config_of_a_token_limits_the_model_list(tokened: TokenGateway):
-    admin, workspace = tokened.admin, {"workspace_id": tokened.workspace["id"]}
+def test_config_of_a_token_limits_the_model_list(token_gateway: TokenGateway):
+    admin, workspace = token_gateway.admin, {"workspace_id": token_gateway.workspace["id"]}
     for slug in ("listed", "unlisted"):
         admin.create(
             "/v1/integrations", {"name": slug, "slug": slug, "ai_provider_id": "mock", "key": "sk-1", **workspace}
@@ -461,7 +470,7 @@ def test_config_of_a_token_limits_the_model_list(tokened: TokenGateway):
     other = {"x-gateway-config": '{"provider":"@unlisted","fetch_integrated_models":true}'}
 
     def list_models(content: dict[str, Any] | None, headers: dict[str, str] | None = None) -> set[str]:
-        client = Client(admin.gateway, tokened.sign_token(defaults=content), headers or {})
+        client = Client(admin.gateway, token_gateway.sign_token(defaults=content), headers or {})
         actual = {model["id"] for model in client.read("/v1/models")["data"]}
         return actual & {"@listed/m-listed", "@unlisted/m-unlisted", "m-listed", "m-unlisted"}
 
@@ -472,71 +481,77 @@ def test_config_of_a_token_limits_the_model_list(tokened: TokenGateway):
     assert list_models({"config_id": slug, "allow_config_override": False}, other) == {"m-listed"}
 
 
-def test_accepts_an_expired_token_within_the_leeway(tokened: TokenGateway):
-    late = tokened.sign_token(exp=int(time.time()) - 2)
-    assert tokened.send_chat(late).status == 200
-    assert Client(tokened.admin.gateway, late).get("/v1/configs").status == 200
+def test_accepts_an_expired_token_within_the_leeway(token_gateway: TokenGateway):
+    late = token_gateway.sign_token(exp=int(time.time()) - 2)
+    assert token_gateway.send_chat(late).status == 200
+    assert Client(token_gateway.admin.gateway, late).get("/v1/configs").status == 200
 
 
-def test_rejects_unsigned_and_public_key_signed_tokens(tokened: TokenGateway):
-    _, claims, signature = tokened.sign_token().split(".")
+def test_rejects_unsigned_and_public_key_signed_tokens(token_gateway: TokenGateway):
+    _, claims, signature = token_gateway.sign_token().split(".")
     head = "eyJhbGciOiJub25lIiwia2lkIjoib25lIiwidHlwIjoiSldUIn0"
-    content = jws.extract_compact(tokened.sign_token().encode()).payload
+    content = jws.extract_compact(token_gateway.sign_token().encode()).payload
     # Signed with the public key as if it were a shared secret.
-    public = tokened.issuer.keys["one"].as_dict(private=False)["n"]
+    public = token_gateway.issuer.keys["one"].as_dict(private=False)["n"]
     key = OctKey.import_key(public)
     shared = jws.serialize_compact({"alg": "HS256", "kid": "one", "typ": "JWT"}, content, key)
     for forged in (f"{head}.{claims}.", f"{head}.{claims}.{signature}", shared):
-        assert tokened.send_chat(forged).status == 401
-        expect_error(Client(tokened.admin.gateway, forged).get("/v1/configs"), 401, "AB05")
+        assert token_gateway.send_chat(forged).status == 401
+        expect_error(Client(token_gateway.admin.gateway, forged).get("/v1/configs"), 401, "AB05")
 
 
-def test_token_of_a_user_is_limited_by_the_users_role(tokened: TokenGateway):
-    member = create_user(tokened.admin, "dora")
+def test_token_of_a_user_is_limited_by_the_users_role(token_gateway: TokenGateway):
+    member = create_user(token_gateway.admin, "dora")
     for claim in ("email_id", "uid"):
         who = {"sub": None, claim: member.email if claim == "email_id" else member.id}
-        token = tokened.sign_token(workspace_slug=member.workspace["slug"], **who)
+        token = token_gateway.sign_token(workspace_slug=member.workspace["slug"], **who)
         body = {"name": "c", "config": {"provider": "mock"}}
-        expect_error(Client(tokened.admin.gateway, token).post("/v1/configs", body), 403, "AB03")
-        assert Client(tokened.admin.gateway, token).get("/v1/configs").status == 200
-        assert expect_ok(Client(tokened.admin.gateway, token).get(SELF))["user"]["id"] == member.id
-        expect_error(Client(tokened.admin.gateway, tokened.sign_token(**who)).get("/v1/configs"), 403, "AB03")
-    outside = tokened.sign_token(workspace_slug=None, sub=member.email, scope="organisation_users.list configs.list")
-    expect_error(Client(tokened.admin.gateway, outside).get("/v1/admin/users"), 403, "AB03")
-    assert expect_ok(Client(tokened.admin.gateway, outside).get(SELF))["scopes"] == []
-    expect_error(tokened.send_management_request(workspace_slug=None), 403, "AB03", "no workspace")
-
-
-def test_refreshes_added_and_removed_signing_keys(tokened: TokenGateway):
-    tokened.issuer.add_key("next")
-    wait_for("the new key", lambda: tokened.send_chat(tokened.sign_token("next")).status == 200 or None, 5)
-    assert tokened.send_management_request(kid="next").status == 200
-    old = tokened.sign_token("one")
-    published = tokened.issuer.keys.pop("one")
-    wait_for("the old key's end", lambda: tokened.send_chat(old).status == 401 or None, 5)
-    wait_for(
-        "its end there too", lambda: Client(tokened.admin.gateway, old).get("/v1/configs").status == 401 or None, 5
+        expect_error(Client(token_gateway.admin.gateway, token).post("/v1/configs", body), 403, "AB03")
+        assert Client(token_gateway.admin.gateway, token).get("/v1/configs").status == 200
+        assert expect_ok(Client(token_gateway.admin.gateway, token).get(SELF))["user"]["id"] == member.id
+        expect_error(
+            Client(token_gateway.admin.gateway, token_gateway.sign_token(**who)).get("/v1/configs"), 403, "AB03"
+        )
+    outside = token_gateway.sign_token(
+        workspace_slug=None, sub=member.email, scope="organisation_users.list configs.list"
     )
-    tokened.issuer.keys["one"] = published
-    wait_for("the old key", lambda: tokened.send_chat(old).status == 200 or None, 5)
+    expect_error(Client(token_gateway.admin.gateway, outside).get("/v1/admin/users"), 403, "AB03")
+    assert expect_ok(Client(token_gateway.admin.gateway, outside).get(SELF))["scopes"] == []
+    expect_error(token_gateway.send_management_request(workspace_slug=None), 403, "AB03", "no workspace")
 
 
-def test_ignores_a_signing_key_that_is_too_short(tokened: TokenGateway):
+def test_refreshes_added_and_removed_signing_keys(token_gateway: TokenGateway):
+    token_gateway.issuer.add_key("next")
+    wait_for("the new key", lambda: token_gateway.send_chat(token_gateway.sign_token("next")).status == 200 or None, 5)
+    assert token_gateway.send_management_request(kid="next").status == 200
+    old = token_gateway.sign_token("one")
+    published = token_gateway.issuer.keys.pop("one")
+    wait_for("the old key's end", lambda: token_gateway.send_chat(old).status == 401 or None, 5)
+    wait_for(
+        "its end there too",
+        lambda: Client(token_gateway.admin.gateway, old).get("/v1/configs").status == 401 or None,
+        5,
+    )
+    token_gateway.issuer.keys["one"] = published
+    wait_for("the old key", lambda: token_gateway.send_chat(old).status == 200 or None, 5)
+
+
+def test_ignores_a_signing_key_that_is_too_short(token_gateway: TokenGateway):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SecurityWarning)
-        tokened.issuer.keys["weak"] = RSAKey.generate_key(1024, {"kid": "weak"})
-    received = tokened.issuer.request_count
-    wait_for("another look", lambda: tokened.issuer.request_count > received + 1 or None, 5)
-    assert tokened.send_chat(tokened.sign_token("weak")).status == 401
-    assert tokened.send_management_request(kid="weak").status == 401
-    del tokened.issuer.keys["weak"]
+        token_gateway.issuer.keys["weak"] = RSAKey.generate_key(1024, {"kid": "weak"})
+    received = token_gateway.issuer.request_count
+    wait_for("another look", lambda: token_gateway.issuer.request_count > received + 1 or None, 5)
+    assert token_gateway.send_chat(token_gateway.sign_token("weak")).status == 401
+    assert token_gateway.send_management_request(kid="weak").status == 401
+    del token_gateway.issuer.keys["weak"]
 
 
-def test_provider_token_with_a_gateway_key_goes_to_the_provider(tokened: TokenGateway, provider: Mock):
-    key = tokened.admin.with_new_key(workspace_id=tokened.workspace["id"], scopes=["completions.write"]).key
-    tokened.issuer.keys["theirs"] = RSAKey.generate_key(2048, {"kid": "theirs"})
-    theirs = tokened.sign_token("theirs")
-    del tokened.issuer.keys["theirs"]
+def test_provider_token_with_a_gateway_key_goes_to_the_provider(token_gateway: TokenGateway, provider: Mock):
+    key = token_gateway.admin.with_new_key(workspace_id=token_gateway.workspace["id"], scopes=["completions.write"]).key
+    token_gateway.issuer.keys["theirs"] = RSAKey.generate_key(2048, {"kid": "theirs"})
+    theirs = token_gateway.sign_token("theirs")
+    del token_gateway.issuer.keys["theirs"]
     fields = {
         **JSON_HEADERS,
         "x-gateway-provider": "mock",
@@ -545,7 +560,9 @@ def test_provider_token_with_a_gateway_key_goes_to_the_provider(tokened: TokenGa
     }
 
     def is_accepted() -> bool | None:
-        return send_raw_request(tokened.admin.gateway.base_url, CHAT_PATH, chat_body(), fields).status == 200 or None
+        return (
+            send_raw_request(token_gateway.admin.gateway.base_url, CHAT_PATH, chat_body(), fields).status == 200 or None
+        )
 
     wait_for("the key", is_accepted, 3)
     assert any(theirs in json.dumps(entry) for entry in provider.ledger())

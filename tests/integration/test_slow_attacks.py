@@ -67,7 +67,7 @@ ATTACKS = {
 
 
 @pytest.fixture(scope="module")
-def limited(provider: Mock, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+def timeout_gateway(provider: Mock, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     folder: Path = tmp_path_factory.mktemp("slow")
     tables = {
         "mock": {"host": provider.url},
@@ -132,24 +132,24 @@ def measure_request_seconds(url: str, count: int) -> list[float]:
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_closes_slow_clients_and_serves_others(limited: Gateway, name: str):
+def test_closes_slow_clients_and_serves_others(timeout_gateway: Gateway, name: str):
     attack = ATTACKS[name]
     count = 20 if not attack.reads_response else ATTACKER_COUNT
-    alone = measure_request_seconds(limited.base_url, 60)
-    with open_attackers(limited.base_url, attack, count) as connections:
-        during_attack = measure_request_seconds(limited.base_url, 60)
+    alone = measure_request_seconds(timeout_gateway.base_url, 60)
+    with open_attackers(timeout_gateway.base_url, attack, count) as connections:
+        during_attack = measure_request_seconds(timeout_gateway.base_url, 60)
         # Ordinary requests must not wait for the attackers. The limit is loose, because timings vary on a busy machine.
         assert during_attack[int(len(during_attack) * 0.95)] < max(4 * alone[int(len(alone) * 0.95)], 0.1)
         if attack.reads_response:
             ended = measure_close_seconds(connections, attack, LIMIT_SECONDS * 2 + 4)
             assert len(ended) == count
             assert max(ended) < LIMIT_SECONDS * 2 + 3
-    assert send_raw_request(limited.base_url, CHAT_PATH, chat_body()).status == 200
+    assert send_raw_request(timeout_gateway.base_url, CHAT_PATH, chat_body()).status == 200
 
 
-def test_connections_in_use_stay_open_past_the_idle_limit(limited: Gateway):
+def test_connections_in_use_stay_open_past_the_idle_limit(timeout_gateway: Gateway):
     with contextlib.ExitStack() as opened:
-        connections = [opened.enter_context(RawConnection(limited.base_url)) for _ in range(50)]
+        connections = [opened.enter_context(RawConnection(timeout_gateway.base_url)) for _ in range(50)]
         for _ in range(3):
             for connection in connections:
                 assert connection.request(CHAT_PATH, chat_body()).status == 200

@@ -166,14 +166,14 @@ def read_statuses(connection: RawConnection) -> list[int]:
 
 
 @pytest.mark.parametrize("name", REJECTED_REQUESTS)
-def test_rejected_request_never_reaches_the_provider(served: Gateway, provider: Mock, name: str):
-    with RawConnection(served.base_url) as connection:
+def test_rejected_request_never_reaches_the_provider(running_gateway: Gateway, provider: Mock, name: str):
+    with RawConnection(running_gateway.base_url) as connection:
         connection.send(REJECTED_REQUESTS[name])
         statuses = read_statuses(connection)
     # After a rejected request with valid framing, the bytes behind it are a separate request.
     assert statuses[:1] in ([400], []), statuses
     assert set(statuses) <= {400, 200}
-    count_settled_records(served)
+    count_settled_records(running_gateway)
     received = [entry for entry in provider.ledger() if not entry.get("model", "").startswith("settled")]
     assert [
         entry["path"]
@@ -184,8 +184,8 @@ def test_rejected_request_never_reaches_the_provider(served: Gateway, provider: 
 
 
 @pytest.mark.parametrize("name", ACCEPTED_REQUESTS)
-def test_accepted_request_arrives_once_as_parsed(served: Gateway, provider: Mock, name: str):
-    with RawConnection(served.base_url) as connection:
+def test_accepted_request_arrives_once_as_parsed(running_gateway: Gateway, provider: Mock, name: str):
+    with RawConnection(running_gateway.base_url) as connection:
         connection.send(ACCEPTED_REQUESTS[name])
         statuses = read_statuses(connection)
     assert statuses == [200], statuses

@@ -65,14 +65,14 @@ class TlsGateway:
         self.program.check_alive()
         return words in self.program.read_output() or None
 
-    def trusted(self) -> ssl.SSLContext:
+    def client_tls_context(self) -> ssl.SSLContext:
         """A client's settings: the current certificate is its only authority."""
         return ssl.create_default_context(cafile=str(self.certificate))
 
     def client(self) -> http.client.HTTPSConnection:
-        return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=SECONDS, context=self.trusted())
+        return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=SECONDS, context=self.client_tls_context())
 
-    def ask(self, method: str, path: str, body: bytes | None = None) -> int:
+    def send_request(self, method: str, path: str, body: bytes | None = None) -> int:
         """Sends one request over a new connection and returns the status."""
         with contextlib.closing(self.client()) as client:
             client.request(method, path, body, HEADERS)
@@ -108,10 +108,10 @@ def tls(provider: Mock, tmp_path: Path) -> Iterator[TlsGateway]:
 
 def test_serves_data_plane_management_and_console_over_tls_alone(tls: TlsGateway):
     assert tls.check_output(f"listens on https://127.0.0.1:{tls.port}")
-    assert tls.ask("POST", CHAT_PATH, chat_body()) == 200
-    assert tls.ask("GET", "/v1/health") == 200
-    assert tls.ask("GET", "/console/") == 200
-    with httpx2.Client(http2=False, verify=tls.trusted()) as client:
+    assert tls.send_request("POST", CHAT_PATH, chat_body()) == 200
+    assert tls.send_request("GET", "/v1/health") == 200
+    assert tls.send_request("GET", "/console/") == 200
+    with httpx2.Client(http2=False, verify=tls.client_tls_context()) as client:
         streamed = client.post(
             f"https://127.0.0.1:{tls.port}{CHAT_PATH}", content=chat_body(stream=True), headers=HEADERS
         )
@@ -141,7 +141,7 @@ def test_health_check_by_another_name_accepts_the_named_certificate_alone(tls: T
 def test_offers_http2_and_rejects_old_versions_of_tls(provider: Mock, tmp_path: Path):
     gateway = TlsGateway(tmp_path, provider, tls_min_version="1.3")
     try:
-        context = gateway.trusted()
+        context = gateway.client_tls_context()
         context.set_alpn_protocols(["h2", "http/1.1"])
         with (
             socket.create_connection(("127.0.0.1", gateway.port), SECONDS) as plain,
@@ -208,7 +208,7 @@ def test_replaced_certificate_is_used_and_no_connection_is_dropped(tls: TlsGatew
     assert len(text.split()) >= 80 or len(chunks) >= 80, events[-5:]
     assert events[-2:] == [b"data: [DONE]\n", b"\n"]
     assert steady.failures == []
-    assert tls.ask("GET", "/v1/health") == 200
+    assert tls.send_request("GET", "/v1/health") == 200
 
 
 def test_invalid_certificate_is_reported_and_not_used(tls: TlsGateway):
@@ -218,7 +218,7 @@ def test_invalid_certificate_is_reported_and_not_used(tls: TlsGateway):
     wait_for("the error", lambda: tls.check_output("does not belong to the key"), SECONDS)
     assert tls.served_name() == "first"
     tls.key.write_bytes(good)
-    assert tls.ask("POST", CHAT_PATH, chat_body()) == 200
+    assert tls.send_request("POST", CHAT_PATH, chat_body()) == 200
 
 
 def test_wrong_files_are_rejected_with_their_settings(tmp_path: Path):

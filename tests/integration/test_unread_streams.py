@@ -32,7 +32,7 @@ TIMEOUT_SECONDS = 20.0
 
 
 @pytest.fixture(scope="module", params=ENTRY_MODES)
-def stalling(
+def stall_gateway(
     request: pytest.FixtureRequest, provider: Mock, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Gateway]:
     tables = {
@@ -45,10 +45,10 @@ def stalling(
 
 
 @pytest.fixture
-def line(stalling: Gateway) -> Iterator[Http2Connection]:
+def line(stall_gateway: Gateway) -> Iterator[Http2Connection]:
     # A small window per stream keeps bytes out of the socket, which has its own stall limit. The connection's window is
     # large.
-    with Http2Connection(stalling.base_url, TIMEOUT_SECONDS, STREAM_WINDOW_BYTES) as line:
+    with Http2Connection(stall_gateway.base_url, TIMEOUT_SECONDS, STREAM_WINDOW_BYTES) as line:
         line.grant_window(0, LARGE_WINDOW_BYTES)
         yield line
 
@@ -81,12 +81,12 @@ def test_unread_event_stream_ends_alone_with_an_error(provider: Mock, line: Http
     assert line.read_until_ended(7)[7].endswith(b"data: [DONE]\n\n")
 
 
-def test_unread_stream_is_recorded_as_cut(stalling: Gateway, provider: Mock, line: Http2Connection):
+def test_unread_stream_is_recorded_as_cut(stall_gateway: Gateway, provider: Mock, line: Http2Connection):
     provider.clear_ledger()
-    before = count_settled_records(stalling)
+    before = count_settled_records(stall_gateway)
     line.send_request(1, "POST", CHAT_PATH, MOCK_HEADERS, chat_body(ENDLESS_MODEL, stream=True))
     wait_until_aborted(provider)
-    record = stalling.records(before + 1)[before]
+    record = stall_gateway.records(before + 1)[before]
     assert (record["outcome"], record["error"], record["is_success"]) == ("cut", "client_read_timeout", False)
 
 
@@ -103,11 +103,11 @@ def test_unread_response_of_known_length_ends_alone(provider: Mock, line: Http2C
     assert line.read_until_ended(5)[5]
 
 
-def test_unread_chunked_response_ends_connection_when_read_again(line: Http2Connection, stalling: Gateway):
-    before = count_settled_records(stalling)
+def test_unread_chunked_response_ends_connection_when_read_again(line: Http2Connection, stall_gateway: Gateway):
+    before = count_settled_records(stall_gateway)
     with CannedProvider(CHUNKED_HEAD + LARGE_CHUNK, pause=TIMEOUT_SECONDS) as canned:
         line.send_request(1, "GET", FILE_PATH, canned.headers)
-        assert stalling.records(before + 1)[before]["error"] == "client_read_timeout"
+        assert stall_gateway.records(before + 1)[before]["error"] == "client_read_timeout"
         line.send_request(3, "POST", CHAT_PATH, MOCK_HEADERS, chat_body())
         assert line.read_until_ended(3)[3]
     line.grant_window(1, LARGE_WINDOW_BYTES)
@@ -115,14 +115,14 @@ def test_unread_chunked_response_ends_connection_when_read_again(line: Http2Conn
     assert not any(kind == DATA and flags & END_STREAM for kind, flags in frames)
 
 
-def test_limits_parked_streams_per_connection(provider: Mock, line: Http2Connection, stalling: Gateway):
+def test_limits_parked_streams_per_connection(provider: Mock, line: Http2Connection, stall_gateway: Gateway):
     provider.clear_ledger()
     for number in range(MAX_PARKED_STREAMS + 1):
         line.send_request(1 + 2 * number, "POST", CHAT_PATH, MOCK_HEADERS, chat_body(ENDLESS_MODEL, stream=True))
     wait_until_aborted(provider, MAX_PARKED_STREAMS + 1)
     # Reads until the gateway closes the connection.
     assert not [number for kind, flags, number, _ in line.read_frames() if kind == DATA and flags & END_STREAM]
-    assert send_raw_request(stalling.base_url, CHAT_PATH, chat_body()).status == 200
+    assert send_raw_request(stall_gateway.base_url, CHAT_PATH, chat_body()).status == 200
 
 
 def test_resetting_parked_streams_frees_their_slots(provider: Mock, line: Http2Connection):

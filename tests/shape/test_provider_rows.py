@@ -41,7 +41,7 @@ def string_literals(node: Node) -> list[str]:
     return re.findall(r'"([^"]*)"', text) if re.fullmatch(r'[\s&|,\[\]()]*(?:"[^"]*"[\s&|,\[\]()]*)+', text) else []
 
 
-def quoted(node: Node) -> list[str]:
+def quoted_strings(node: Node) -> list[str]:
     """Returns all strings of a pattern, also of one with other parts, such as `("groq", Some(host))`."""
     return re.findall(r'"([^"]*)"', node_text(node))
 
@@ -61,7 +61,7 @@ def rust_comparisons(source: str, slugs: frozenset[str]) -> Iterator[str]:
             body = node.child_by_field_name("body")
             arms = [arm for arm in body.children if arm.type == "match_arm"] if body else []
             patterns = [pattern for arm in arms if (pattern := arm.child_by_field_name("pattern"))]
-            yield from (node_text(pattern) for pattern in patterns if slugs.intersection(quoted(pattern)))
+            yield from (node_text(pattern) for pattern in patterns if slugs.intersection(quoted_strings(pattern)))
         elif node.type == "macro_invocation" and node_text(node.child_by_field_name("macro")) == "matches":
             value, _, pattern = node_text(node).partition(",")
             if SLUG_NAME.search(value) and slugs.intersection(re.findall(r'"([^"]*)"', pattern)):

@@ -28,9 +28,9 @@ def app() -> Litestar:
 @pytest.mark.parametrize("path", RESOURCE_FILES, ids=[path.stem for path in RESOURCE_FILES])
 def test_resource_path_matches_its_file(app: Litestar, path: Path):
     name = path.relative_to("python/penstock/resources").with_suffix("").as_posix().replace("/", ".")
-    served = [route.path for route in app.routes]
+    route_paths = [route.path for route in app.routes]
     for prefix in resources.path_prefixes(name) or (f"/{name}",):
-        assert any(route == prefix or route.startswith(f"{prefix}/") for route in served), prefix
+        assert any(route == prefix or route.startswith(f"{prefix}/") for route in route_paths), prefix
 
 
 def test_every_route_has_a_file(app: Litestar):

@@ -110,20 +110,20 @@ def test_test_names_state_a_behaviour():
     assert not [(name.path.as_posix(), name.name) for name in names if opener.match(name.name)]
 
 
-def located(actual: list[Comment]) -> list[str]:
+def describe_locations(actual: list[Comment]) -> list[str]:
     return [f"{comment.path}:{comment.line}: {comment.text[:100]}" for comment in actual]
 
 
 def test_comments_do_not_start_with_a_riddle():
     opener = re.compile(rf"(?:{'|'.join(sorted(BANNED_OPENERS))})\b")
-    assert not located([comment for comment in comments() if opener.match(comment.text)])
+    assert not describe_locations([comment for comment in comments() if opener.match(comment.text)])
 
 
 @pytest.mark.parametrize("texts", [comments, page_texts], ids=["comments", "pages"])
 def test_sentences_are_short(texts: Callable[[], tuple[Comment, ...]]):
     actual = texts()
     assert len(actual) > 1000
-    assert not located(
+    assert not describe_locations(
         [text for text in actual if any(word_count(sentence) > MAX_SENTENCE_WORDS for sentence in sentences(text.text))]
     )
 
@@ -133,7 +133,7 @@ def test_retired_words_in_comments_only_become_fewer():
     phrases = [word for word in retired_words() if word not in ORDINARY_WORDS and not word[0].isupper()]
     pattern = re.compile(rf"(?<![\w`])(?:{'|'.join(map(re.escape, phrases))})(?![\w`])")
     matched = [comment for comment in comments() if pattern.search(comment.text)]
-    assert len(matched) <= MAX_RETIRED_WORDS, "\n".join(located(matched))
+    assert len(matched) <= MAX_RETIRED_WORDS, "\n".join(describe_locations(matched))
 
 
 @pytest.mark.parametrize("text", ["Returns the limit. Rejects `a b c d` and other text."])

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 from sqlalchemy import select
 
-from penstock.batches.files import BATCH, FILE, MS_PER_SECOND, UnixSeconds, not_found_error, parse_wire_id
+from penstock.batches.files import BATCH, FILE, MS_PER_SECOND, UnixSeconds, not_found_error, parse_prefixed_id
 from penstock.schemas import field_error, now, unknown_reference_error
 from penstock.store.job_tables import batches
 from penstock.store.tables import integration_models, integrations, providers
@@ -122,11 +122,11 @@ def to_batch(row: Row) -> Batch:
     )
 
 
-async def find_batch(session: TenantStore, wire_id: str) -> Row:
+async def find_batch(session: TenantStore, prefixed_id: str) -> Row:
     """Returns the row of a batch by its public id. Raises a 404 error if there is none."""
-    row = await session.find(batches, parse_wire_id(BATCH, wire_id))
+    row = await session.find(batches, parse_prefixed_id(BATCH, prefixed_id))
     if row is None:
-        raise not_found_error(wire_id)
+        raise not_found_error(prefixed_id)
     return row
 
 

@@ -56,28 +56,28 @@ def file_response(row: Row) -> File:
     )
 
 
-def parse_wire_id(prefix: str, wire_id: str) -> str:
+def parse_prefixed_id(prefix: str, prefixed_id: str) -> str:
     """Converts a public id, such as `gw_file_…`, to the id of the row; raises NotFoundError if it is malformed."""
-    identifier = wire_id.removeprefix(prefix)
-    if identifier == wire_id or not is_uuid(identifier):
-        raise not_found_error(wire_id)
+    identifier = prefixed_id.removeprefix(prefix)
+    if identifier == prefixed_id or not is_uuid(identifier):
+        raise not_found_error(prefixed_id)
     return identifier
 
 
-def not_found_error(wire_id: str) -> NotFoundError:
+def not_found_error(prefixed_id: str) -> NotFoundError:
     """Creates the error for a file or batch that does not exist in the caller's workspace."""
-    kind = "batch" if wire_id.startswith(BATCH) else "file"
+    kind = "batch" if prefixed_id.startswith(BATCH) else "file"
     return NotFoundError(
-        f"there is no {kind} {wire_id!r} here; hint: one that is stored at a provider needs x-gateway-provider"
+        f"there is no {kind} {prefixed_id!r} here; hint: one that is stored at a provider needs x-gateway-provider"
     )
 
 
-async def find_file(session: TenantStore, wire_id: str) -> Row:
+async def find_file(session: TenantStore, prefixed_id: str) -> Row:
     """Returns the row of a file by its public id; raises NotFoundError if it is missing or expired."""
-    row = await session.find(files, parse_wire_id(FILE, wire_id))
+    row = await session.find(files, parse_prefixed_id(FILE, prefixed_id))
     # Log exports are reachable only through their own routes, which require other scopes than files.
     if row is None or row["expires_at"] <= now() or row["purpose"] == LOG_EXPORT_PURPOSE:
-        raise not_found_error(wire_id)
+        raise not_found_error(prefixed_id)
     return row
 
 

@@ -130,19 +130,19 @@ class Node:
         """True if this is a database row with values that could not be decrypted."""
         return self.path in self._ledger.sources[self._source].encrypted_rows
 
-    def exact(self, message: str = "imported") -> None:
+    def report_exact(self, message: str = "imported") -> None:
         """Marks all leaves at or below this value as imported exactly."""
         self._set_status(Status.EXACT, message)
 
-    def approximate(self, message: str) -> None:
+    def report_approximate(self, message: str) -> None:
         """Marks all leaves as imported with a different effect, which the message describes."""
         self._set_status(Status.APPROXIMATE, message)
 
-    def manual(self, message: str) -> None:
+    def report_manual(self, message: str) -> None:
         """Marks all leaves as not imported; the message describes what the user can do instead."""
         self._set_status(Status.MANUAL, message)
 
-    def unsupported(self, message: str) -> None:
+    def report_unsupported(self, message: str) -> None:
         """Marks all leaves as not imported, because this gateway has no equivalent."""
         self._set_status(Status.UNSUPPORTED, message)
 
@@ -157,7 +157,7 @@ class Node:
             return None
         child = Node(self._ledger, self._source, (*self.path, name), self.value[name])
         if child.value is None:
-            child.exact("null has no effect")
+            child.report_exact("null has no effect")
             return None
         return child
 
@@ -170,7 +170,7 @@ class Node:
     def fields(self) -> Iterator[Node]:
         """Yields the fields of a mapping that are not null; marks any other value as unsupported."""
         if not self.is_mapping:
-            self.unsupported("must be a mapping")
+            self.report_unsupported("must be a mapping")
             return
         for name in self.value:
             if child := self.child(name):
@@ -179,7 +179,7 @@ class Node:
     def items(self) -> Iterator[Node]:
         """Yields the items of a list; marks any other value as unsupported."""
         if not self.is_list:
-            self.unsupported("must be a list")
+            self.report_unsupported("must be a list")
             return
         for index, item in enumerate(self.value):
             yield Node(self._ledger, self._source, (*self.path, index), item)
@@ -188,7 +188,7 @@ class Node:
         """Returns a string that is not empty; marks any other value as unsupported."""
         if isinstance(self.value, str) and self.value:
             return self.value
-        self.unsupported("must be a string that is not empty")
+        self.report_unsupported("must be a string that is not empty")
         return None
 
     def texts(self) -> list[str]:
@@ -205,14 +205,14 @@ class Node:
                 value = None
         if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf"):
             return value
-        self.unsupported("must be a number of at least 0")
+        self.report_unsupported("must be a number of at least 0")
         return None
 
     def flag(self) -> bool | None:
         """Returns a boolean; marks any other value as unsupported."""
         if isinstance(self.value, bool):
             return self.value
-        self.unsupported("must be true or false")
+        self.report_unsupported("must be true or false")
         return None
 
 

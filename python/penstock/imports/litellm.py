@@ -64,9 +64,9 @@ def _read_credentials(roots: Iterable[Node], table: str) -> dict[str, Node]:
         name = row.child("credential_name")
         text = name.text() if name else None
         if name is None or text is None:
-            row.unsupported("a credential needs credential_name")
+            row.report_unsupported("a credential needs credential_name")
             continue
-        name.exact("models refer to it")
+        name.report_exact("models refer to it")
         sections[text] = row
         for field in row.fields():
             if field.name in {
@@ -77,7 +77,7 @@ def _read_credentials(roots: Iterable[Node], table: str) -> dict[str, Node]:
                 "updated_at",
                 "updated_by",
             }:
-                field.approximate("information only")
+                field.report_approximate("information only")
     return sections
 
 
@@ -85,11 +85,11 @@ def _read_models(root: Node, table: str, credentials: dict[str, Node], state: St
     for row in _iter_rows([root], table):
         blocked = row.child("blocked")
         if blocked and blocked.value is True:
-            row.exact("the model is blocked, so it is left out")
+            row.report_exact("the model is blocked, so it is left out")
             continue
         for name in ("blocked", "model_id", "created_at", "created_by", "updated_at", "updated_by"):
             if field := row.child(name):
-                field.approximate("information only")
+                field.report_approximate("information only")
         if deployment := read_deployment(row, credentials, state):
             yield deployment
 
@@ -99,11 +99,11 @@ def _iter_rows(roots: Iterable[Node], table: str) -> Iterator[Node]:
         if listed := root.child(table):
             for row in listed.items():
                 if row.is_encrypted:
-                    row.manual(f"encrypted with SecretBox, which {describe_extra('import')}; then import again")
+                    row.report_manual(f"encrypted with SecretBox, which {describe_extra('import')}; then import again")
                 elif row.is_mapping:
                     yield row
                 else:
-                    row.unsupported("must be a mapping")
+                    row.report_unsupported("must be a mapping")
 
 
 def _read_settings(roots: Sequence[Node]) -> SettingsReader:
@@ -122,13 +122,13 @@ def _read_other_sections(roots: Iterable[Node], sources: set[str]) -> None:
                 for item in section.items():
                     text = item.text()
                     if text and any(name == text or name.endswith(f"/{text}") for name in sources):
-                        item.exact("given as a source")
+                        item.report_exact("given as a source")
                     elif text:
-                        item.manual("give this file as another source of the command")
+                        item.report_manual("give this file as another source of the command")
             elif section.name in messages.TOP_LEVEL:
-                section.manual(messages.TOP_LEVEL[section.name])
+                section.report_manual(messages.TOP_LEVEL[section.name])
         if not root.is_mapping:
-            root.unsupported("a configuration must be a mapping with model_list")
+            root.report_unsupported("a configuration must be a mapping with model_list")
 
 
 def _report_missing_models(roots: Iterable[Node], missing: Sequence[str]) -> None:
@@ -150,12 +150,12 @@ def _report_unused_fallbacks(roots: Iterable[Node], is_known: Callable[[str], bo
                 for entry in field.items() if field.name.endswith("fallbacks") and field.is_list else ():
                     for item in entry.fields() if entry.is_mapping else ():
                         if item.name != "*" and not is_known(item.name):
-                            item.manual("is the fallback of no model of model_list, so it is left out")
+                            item.report_manual("is the fallback of no model of model_list, so it is left out")
 
 
 def _mark_missing(node: Node, missing: Sequence[str]) -> None:
     if isinstance(node.value, str) and node.value in missing:
-        node.manual("names no model of model_list, so it is left out")
+        node.report_manual("names no model of model_list, so it is left out")
     elif node.is_list:
         for item in node.items():
             _mark_missing(item, missing)

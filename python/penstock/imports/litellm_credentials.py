@@ -94,36 +94,36 @@ class CredentialReader:
             self._options.setdefault(name, f"${{{variable}}}")
         return state.add_integration(Credential(self._rule.slug, key, self._options, hint), deployment)
 
-    def _take(self, name: str) -> Node | None:
+    def _take_parameter(self, name: str) -> Node | None:
         own = self._params.child(name)
         shared = self._shared.child(name) if self._shared else None
         if own and shared:
-            shared.exact("a row has a value of its own")
+            shared.report_exact("a row has a value of its own")
         return own or shared
 
     def _take_text(self, name: str, message: str = "") -> str | None:
-        node = self._take(name)
+        node = self._take_parameter(name)
         text = resolve_text(node) if node else None
         if node and text:
-            node.exact(message or "an option of the integration")
+            node.report_exact(message or "an option of the integration")
         return text
 
     def _take_secret(self, name: str) -> str | None:
-        node = self._take(name)
+        node = self._take_parameter(name)
         return read_secret(node) if node else None
 
     def _read_key(self) -> tuple[str, str]:
         """Returns the key, and a hint for the name of the integration. Both are empty for a server without keys."""
         if key := self._take_secret("api_key"):
             return key, key[2:-1].lower() if is_reference(key) else ""
-        has_identity = self._take("azure_ad_token") or self._take("client_secret")
+        has_identity = self._take_parameter("azure_ad_token") or self._take_parameter("client_secret")
         is_keyless = not self._rule.env or self._provider in KEYLESS_PROVIDERS
         return ("", "") if is_keyless or has_identity else (f"${{{self._rule.env}}}", "")
 
     def _read_headers(self) -> None:
         headers: dict[str, str] = {}
         for name in ("extra_headers", "headers"):
-            for field in node.fields() if (node := self._take(name)) else ():
+            for field in node.fields() if (node := self._take_parameter(name)) else ():
                 if value := read_secret(field):
                     headers[field.name] = value
         if headers:
@@ -136,19 +136,21 @@ class CredentialReader:
 
     def _read_address(self, option: str) -> str | None:
         """Sets the address as the option with this name, and returns it."""
-        node = self._take("api_base") or self._take("base_url")
+        node = self._take_parameter("api_base") or self._take_parameter("base_url")
         url = resolve_text(node) if node else None
         if node is None or url is None:
             return None
         if is_reference(url):
-            node.approximate("the variable must hold the address in the form of this gateway, see provider-files.md")
+            node.report_approximate(
+                "the variable must hold the address in the form of this gateway, see provider-files.md"
+            )
             self._options[option] = url
             return url
         if not _is_http_url(url):
-            node.unsupported("must be an http or https URL without credentials")
+            node.report_unsupported("must be an http or https URL without credentials")
             return None
         adapted = adapt_host(self._rule.slug, url)
-        node.exact(f"{option} of the integration{PRIVATE_HOST_HINT if _is_private(adapted) else ''}")
+        node.report_exact(f"{option} of the integration{PRIVATE_HOST_HINT if _is_private(adapted) else ''}")
         self._options[option] = adapted
         return adapted
 
@@ -165,21 +167,21 @@ class CredentialReader:
         self._take_text("api_version", "has no effect at this provider")
 
     def _read_azure(self, model: str, base_model: str | None) -> JsonObject:
-        node = self._take("api_base") or self._take("base_url")
+        node = self._take_parameter("api_base") or self._take_parameter("base_url")
         url = resolve_text(node) if node else None
         if node and url and (matched := AZURE_HOST.match(url)):
-            node.exact("azure_resource_name of the integration")
+            node.report_exact("azure_resource_name of the integration")
             self._options["azure_resource_name"] = matched[1]
         elif node and url:
             self._options["azure_resource_name"] = "custom"
             if is_reference(url):
-                node.approximate("custom_host: the variable must hold the address with /openai at its end")
+                node.report_approximate("custom_host: the variable must hold the address with /openai at its end")
                 self._options["custom_host"] = url
             elif _is_http_url(url):
-                node.exact("custom_host of the integration")
+                node.report_exact("custom_host of the integration")
                 self._options["custom_host"] = url.rstrip("/").removesuffix("/openai") + "/openai"
             else:
-                node.unsupported("must be an http or https URL without credentials")
+                node.report_unsupported("must be an http or https URL without credentials")
         else:
             # A new variable name: LiteLLM's AZURE_API_BASE contains the whole address, and this option only the
             # resource in it.
@@ -204,11 +206,11 @@ class CredentialReader:
             if value:
                 self._options[option] = value
         for name, reason in AWS_MANUAL.items():
-            if node := self._take(name):
-                node.manual(reason)
-        if node := self._take("aws_region"):
+            if node := self._take_parameter(name):
+                node.report_manual(reason)
+        if node := self._take_parameter("aws_region"):
             self._options.setdefault("aws_region", resolve_text(node) or "${AWS_REGION_NAME}")
-            node.exact("aws_region of the integration")
+            node.report_exact("aws_region of the integration")
         self._options.setdefault("aws_region", "${AWS_REGION_NAME}")
         if "aws_role_arn" in self._options:
             kind = "assumedRole"
@@ -221,17 +223,17 @@ class CredentialReader:
             kind = "accessKey"
             self._options |= {option: f"${{{option.upper()}}}" for option in AWS_SECRETS[:2]}
         self._options["aws_auth_type"] = kind
-        if node := self._take("aws_bedrock_runtime_endpoint"):
+        if node := self._take_parameter("aws_bedrock_runtime_endpoint"):
             self._read_endpoint(node)
         self._read_host_only_if_given()
 
     def _read_endpoint(self, node: Node) -> None:
         if url := resolve_text(node):
             self._options["custom_host"] = url
-            node.exact("custom_host of the integration")
+            node.report_exact("custom_host of the integration")
 
     def _read_host_only_if_given(self) -> None:
-        if self._take("api_base") or self._take("base_url"):
+        if self._take_parameter("api_base") or self._take_parameter("base_url"):
             self._read_address("custom_host")
 
     def _read_vertex(self) -> None:
@@ -239,16 +241,18 @@ class CredentialReader:
             self._options["vertex_project_id"] = project
         self._options["vertex_region"] = self._take_text("vertex_location") or "us-central1"
         self._read_host_only_if_given()
-        node = self._take("vertex_credentials")
+        node = self._take_parameter("vertex_credentials")
         if node is None:
             return
         account = _parse_account(node.value)
         if account is None:
-            node.manual("put the content of the file into vertex_service_account_json of the integration, as a mapping")
+            node.report_manual(
+                "put the content of the file into vertex_service_account_json of the integration, as a mapping"
+            )
             return
         self._options["vertex_auth_type"] = "serviceAccount"
         self._options["vertex_service_account_json"] = account
-        node.exact("copied in clear to the state document")
+        node.report_exact("copied in clear to the state document")
 
 
 def _parse_account(value: Any) -> JsonObject | None:  # noqa: ANN401 - a value of a source

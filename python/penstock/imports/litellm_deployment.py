@@ -124,12 +124,12 @@ def read_deployment(row: Node, credentials: Mapping[str, Node], state: StateBuil
     """Reads a row of `model_list`; returns `None` if it cannot be imported, with a finding that contains the reason."""
     name_node, params = row.child("model_name"), row.child("litellm_params")
     if name_node is None or params is None or not params.is_mapping:
-        row.unsupported("a row needs model_name and litellm_params")
+        row.report_unsupported("a row needs model_name and litellm_params")
         return None
     model_name, model_node = name_node.text(), params.child("model")
     model = resolve_text(model_node) if model_node else None
     if model_name is None or model_node is None or model is None or not (model_name + model).isprintable():
-        row.unsupported("a row needs names of its model without control characters")
+        row.report_unsupported("a row needs names of its model without control characters")
         return None
     provider_node = params.child("custom_llm_provider")
     custom = provider_node.text() if provider_node else None
@@ -137,14 +137,14 @@ def read_deployment(row: Node, credentials: Mapping[str, Node], state: StateBuil
     rule = _find_rule(provider, params)
     if rule is None or not upstream or model.startswith("${"):
         if model == "*":
-            row.manual("a row for the models of all providers; add one for each provider, such as `openai/*`")
+            row.report_manual("a row for the models of all providers; add one for each provider, such as `openai/*`")
             return None
         subject = f"the provider {provider!r}" if provider else "the provider of this model"
-        row.unsupported(f"{subject} is not supported; an OpenAI-compatible one: `openai/<model>` with api_base")
+        row.report_unsupported(f"{subject} is not supported; an OpenAI-compatible one: `openai/<model>` with api_base")
         return None
-    model_node.exact(f"model {upstream!r} of {rule.slug}")
+    model_node.report_exact(f"model {upstream!r} of {rule.slug}")
     if provider_node:
-        provider_node.exact(f"provider {rule.slug}")
+        provider_node.report_exact(f"provider {rule.slug}")
     reader = CredentialReader(params, _find_credential(params, credentials), rule, provider or "openai")
     slug = reader.add_integration(state, upstream, _read_base_model(row))
     target: JsonObject = {"provider": f"@{slug}"}
@@ -152,7 +152,7 @@ def read_deployment(row: Node, credentials: Mapping[str, Node], state: StateBuil
         target["override_params"] = {"model": upstream}
     deployment = _RowReader(row, params, target).read()
     _read_prices(row, params, state, (slug, upstream))
-    name_node.exact()
+    name_node.report_exact()
     return Deployment(
         model_name,
         row,
@@ -181,9 +181,9 @@ def _find_credential(params: Node, credentials: Mapping[str, Node]) -> Node | No
         return None
     name = credential_node.text() or ""
     if name not in credentials:
-        credential_node.manual("names no credential of credential_list; set the key of the integration")
+        credential_node.report_manual("names no credential of credential_list; set the key of the integration")
         return None
-    credential_node.exact()
+    credential_node.report_exact()
     return credentials[name].child("credential_values")
 
 
@@ -191,7 +191,7 @@ def _read_base_model(row: Node) -> str | None:
     locations = (row.child("model_info"), row.child("litellm_params"))
     nodes = [result for location in locations if location and (result := location.child("base_model"))]
     for item in nodes:
-        item.approximate("used as the model of an Azure deployment, otherwise without effect")
+        item.report_approximate("used as the model of an Azure deployment, otherwise without effect")
     return next((text.partition("/")[2] or text for node in nodes if (text := node.text())), None)
 
 
@@ -214,9 +214,9 @@ class _RowReader:
             if field.name in REQUEST_PARAMETERS:
                 self._read_parameter(field, defaults)
             elif field.name in MANUAL_PARAMS:
-                field.manual(MANUAL_PARAMS[field.name])
+                field.report_manual(MANUAL_PARAMS[field.name])
             elif field.name in UNSUPPORTED_PARAMS:
-                field.unsupported(UNSUPPORTED_PARAMS[field.name])
+                field.report_unsupported(UNSUPPORTED_PARAMS[field.name])
             else:
                 self._read_field(field)
         if defaults:
@@ -230,10 +230,10 @@ class _RowReader:
 
     def _read_parameter(self, field: Node, defaults: JsonObject) -> None:
         if isinstance(field.value, str) and field.value.startswith(ENV_PREFIX):
-            field.manual("a config has no environment variables in parameters; set the value in default_params")
+            field.report_manual("a config has no environment variables in parameters; set the value in default_params")
             return
         defaults[field.name] = field.value
-        field.exact("default_params: used if the client does not send it")
+        field.report_exact("default_params: used if the client does not send it")
 
     def _read_field(self, field: Node) -> None:
         name = field.name
@@ -248,9 +248,9 @@ class _RowReader:
         elif name == "additional_drop_params":
             if paths := field.texts():
                 self._target["drop_params"] = paths
-                field.exact("drop_params")
+                field.report_exact("drop_params")
         elif name in INFORMATION_PARAMS:
-            field.approximate(INFORMATION_PARAMS[name])
+            field.report_approximate(INFORMATION_PARAMS[name])
 
     def _read_number(self, field: Node) -> None:
         number = field.number()
@@ -258,40 +258,40 @@ class _RowReader:
             return
         if field.name == "order":
             self.order = number
-            field.exact("order of a fallback")
+            field.report_exact("order of a fallback")
         else:
             self.weights[field.name] = number
-            field.approximate("used as weight of load balancing, if several rows have this model_name")
+            field.report_approximate("used as weight of load balancing, if several rows have this model_name")
 
     def _read_timeout(self, field: Node) -> None:
         if field.name == "stream_timeout" and (self._params.child("timeout") or "request_timeout" in self._target):
-            field.manual("request_timeout is the one timeout of a target, for streams and other responses")
+            field.report_manual("request_timeout is the one timeout of a target, for streams and other responses")
         elif timeout := read_timeout_ms(field):
             self._target["request_timeout"] = timeout
 
     def _read_extra_body(self, field: Node) -> None:
         if not field.is_mapping:
-            field.unsupported("must be a mapping")
+            field.report_unsupported("must be a mapping")
             return
         others = {name: value for name, value in cast("JsonObject", field.value).items() if name != "model"}
         self._target.setdefault("override_params", {}).update(others)
-        field.exact("override_params")
+        field.report_exact("override_params")
 
     def _read_info(self, info: Node) -> None:
         for field in info.fields():
             if field.name == "access_groups":
                 self.access_groups = tuple(field.texts())
-                field.exact("models of a key may be named by the group")
+                field.report_exact("models of a key may be named by the group")
             elif field.name == "mode":
                 if field.value in {"audio_transcription", "image_edit"}:
-                    field.manual(
+                    field.report_manual(
                         "conditions cannot read forms, so such a request reaches no model of this config; "
                         "send it with a config that names this provider alone"
                     )
                 else:
-                    field.exact("the path of a request says what it is")
+                    field.report_exact("the path of a request says what it is")
             elif field.name not in {"base_model", *TOKEN_PRICES}:
-                field.approximate(INFORMATION_ONLY)
+                field.report_approximate(INFORMATION_ONLY)
 
 
 def read_retries(field: Node) -> int | None:
@@ -300,9 +300,11 @@ def read_retries(field: Node) -> int | None:
     if number is None:
         return None
     if number > MAX_RETRIES or number != int(number):
-        field.approximate(f"retry.attempts: at most {MAX_RETRIES}, a whole number")
+        field.report_approximate(f"retry.attempts: at most {MAX_RETRIES}, a whole number")
         return min(MAX_RETRIES, int(number))
-    field.approximate("retry.attempts: a retry goes to the same target; LiteLLM may choose another row of the model")
+    field.report_approximate(
+        "retry.attempts: a retry goes to the same target; LiteLLM may choose another row of the model"
+    )
     return int(number)
 
 
@@ -315,9 +317,9 @@ def _read_prices(row: Node, params: Node, state: StateBuilder, target: tuple[str
             if field is None or price is None:
                 continue
             if price > 1:
-                field.unsupported("is more than one US dollar per token")
+                field.report_unsupported("is more than one US dollar per token")
                 continue
             prices[ours] = price
-            field.exact("pricing_config of the model in the integration")
+            field.report_exact("pricing_config of the model in the integration")
     if prices and "*" not in target[1]:
         state.set_model_price(*target, prices)

@@ -113,7 +113,7 @@ class KeyImporter:
         """Reads the rows of all tables."""
         for table, message in MANUAL_TABLES.items():
             if rows := root.child(table):
-                rows.manual(message)
+                rows.report_manual(message)
         budgets = {str(row.value.get("budget_id")): row for row in _rows(root, BUDGET_TABLE)}
         used: set[str] = set()
         self._teams(root)
@@ -125,22 +125,22 @@ class KeyImporter:
         for identifier, row in budgets.items():
             self._read_rest(row)
             if budget_node := row.child("budget_id"):
-                budget_node.exact("keys and users refer to it")
+                budget_node.report_exact("keys and users refer to it")
             if identifier not in used:
-                row.manual("no imported key or user has this budget; set usage_limits where it is needed")
+                row.report_manual("no imported key or user has this budget; set usage_limits where it is needed")
 
     def _teams(self, root: Node) -> None:
         for row in _rows(root, TEAM_TABLE):
             identifier, alias = row.child("team_id"), row.child("team_alias")
             team = identifier.text() if identifier else None
             if identifier is None or team is None:
-                row.unsupported("a team needs team_id")
+                row.report_unsupported("a team needs team_id")
                 continue
             if _is_true(row.child("blocked")):
-                row.exact("the team is blocked, so it and its keys are left out")
+                row.report_exact("the team is blocked, so it and its keys are left out")
                 self._blocked_teams.add(team)
                 continue
-            identifier.exact("keys of the team are in its workspace")
+            identifier.report_exact("keys of the team are in its workspace")
             name = (alias.text() if alias else None) or team
             if any(workspace["name"] == name for workspace in self._workspaces.values()):
                 name = f"{name} {team[:8]}"
@@ -148,10 +148,10 @@ class KeyImporter:
             fields = {field: value for field, value in self._limits(row, row).items() if value}
             self._workspaces[team] = self._state.add_workspace(slug, name[:MAX_NAME_CHARS], **fields)
             if alias:
-                alias.exact("name of the workspace")
+                alias.report_exact("name of the workspace")
             _read_unused_metadata(row)
             self._team_models[team] = row.child("models")
-            self._config_slug(self._workspaces[team], self._allowed(row.child("models"), None))
+            self._config_slug(self._workspaces[team], self._allowed_models(row.child("models"), None))
             self._read_rest(row)
 
     def _users(self, root: Node, budgets: dict[str, Node], used: set[str]) -> None:
@@ -161,21 +161,21 @@ class KeyImporter:
             user = identifier.text() if identifier else None
             address = email.text() if email else None
             if identifier is None or user is None:
-                row.unsupported("a user needs user_id")
+                row.report_unsupported("a user needs user_id")
                 continue
-            identifier.exact("metadata._user of the keys of the user")
+            identifier.report_exact("metadata._user of the keys of the user")
             if email and address and EMAIL.match(address):
                 self._emails[user] = address
                 self._state.add_invitation(address, [default["slug"]])
-                email.approximate("an invitation; passwords are not imported")
+                email.report_approximate("an invitation; passwords are not imported")
             elif email:
-                email.manual("is no e-mail address; invite the user")
+                email.report_manual("is no e-mail address; invite the user")
             if role:
-                role.approximate("invited as a member; change the role where it is needed")
+                role.report_approximate("invited as a member; change the role where it is needed")
             if teams := row.child("teams"):
-                teams.manual("add the user to the workspaces of the teams")
+                teams.report_manual("add the user to the workspaces of the teams")
             if models := row.child("models"):
-                models.manual("add a config with these models, and set it as default of the keys")
+                models.report_manual("add a config with these models, and set it as default of the keys")
             limits_row = self._budget_of(row, budgets, used)
             add_user_policies(default, row, limits_row, self._emails.get(user, user), "user")
             _read_unused_metadata(row)
@@ -187,14 +187,16 @@ class KeyImporter:
             user_node, team_node = row.child("user_id"), row.child("team_id")
             user, team = (node.text() if node else None for node in (user_node, team_node))
             if user_node is None or team_node is None or user is None or team not in self._workspaces:
-                row.manual("names no imported team; create a policy with group_by metadata._user where it is needed")
+                row.report_manual(
+                    "names no imported team; create a policy with group_by metadata._user where it is needed"
+                )
                 continue
-            team_node.exact("the workspace of the team")
-            user_node.exact("metadata._user")
+            team_node.report_exact("the workspace of the team")
+            user_node.report_exact("metadata._user")
             limits_row = self._budget_of(row, budgets, used)
             add_user_policies(self._workspaces[team], row, limits_row, self._emails.get(user, user), "member")
             if total := row.child("total_spend"):
-                total.approximate("information only")
+                total.report_approximate("information only")
             self._read_rest(row)
 
     def _end_users(self, root: Node, budgets: dict[str, Node], used: set[str]) -> None:
@@ -203,19 +205,19 @@ class KeyImporter:
             identifier = row.child("user_id")
             user = identifier.text() if identifier else None
             if identifier is None or user is None:
-                row.unsupported("an end user needs user_id")
+                row.report_unsupported("an end user needs user_id")
                 continue
             if (blocked := row.child("blocked")) and _is_true(blocked):
-                row.manual("the end user is blocked; reject the name before the gateway, or with a guardrail")
+                row.report_manual("the end user is blocked; reject the name before the gateway, or with a guardrail")
                 continue
-            identifier.exact("metadata._user, which is `user` of a request")
+            identifier.report_exact("metadata._user, which is `user` of a request")
             limits_row = self._budget_of(row, budgets, used)
             add_user_policies(self._workspaces[None], row, limits_row, user, "end user")
             if alias := row.child("alias"):
-                alias.approximate("information only")
+                alias.report_approximate("information only")
             for name in ("allowed_model_region", "default_model"):
                 if field := row.child(name):
-                    field.manual("add a condition on metadata._user to the config")
+                    field.report_manual("add a condition on metadata._user to the config")
             self._read_rest(row)
 
     def _import_key(self, row: Node, budgets: dict[str, Node], used: set[str]) -> None:
@@ -224,18 +226,18 @@ class KeyImporter:
         team = team_node.text() if team_node else None
         reason = self._find_reason_to_omit(row, team)
         if reason:
-            row.exact(reason)
+            row.report_exact(reason)
             return
         if token is None or digest is None or not SHA256_HEX.match(digest):
-            row.manual("token is no SHA-256 digest in hexadecimal; create a key")
+            row.report_manual("token is no SHA-256 digest in hexadecimal; create a key")
             return
         if team not in self._workspaces:
-            row.manual("the key belongs to a team that is not in the database; create a key")
+            row.report_manual("the key belongs to a team that is not in the database; create a key")
             return
-        token.exact("the digest by which the key is found, so the key stays valid")
+        token.report_exact("the digest by which the key is found, so the key stays valid")
         workspace = self._workspaces[team]
         if team_node:
-            team_node.exact("the workspace of the team")
+            team_node.report_exact("the workspace of the team")
         limits_row = self._budget_of(row, budgets, used)
         key: JsonObject = {
             "name": self._key_name(row, digest, workspace["slug"]),
@@ -246,7 +248,7 @@ class KeyImporter:
         key |= {name: value for name, value in self._limits(row, limits_row).items() if value}
         if (expires := row.child("expires")) and (end := expires.text()):
             key["expires_at"] = end if HAS_ZONE.search(end) else f"{end}Z"
-            expires.exact("expires_at")
+            expires.report_exact("expires_at")
         workspace["api_keys"].append(key)
         self._read_rest(row)
 
@@ -278,20 +280,20 @@ class KeyImporter:
         if budget_node is None:
             return row
         if budget is None:
-            budget_node.manual("the budget is not in the database; set usage_limits where it is needed")
+            budget_node.report_manual("the budget is not in the database; set usage_limits where it is needed")
             return row
         used.add(budget_node.value)
-        budget_node.exact("usage limits and rate limits")
+        budget_node.report_exact("usage limits and rate limits")
         has_own = any(row.child(name) for name in ("max_budget", "tpm_limit", "rpm_limit"))
         if has_own:
-            budget_node.approximate("the limits of the row itself apply")
+            budget_node.report_approximate("the limits of the row itself apply")
         return row if has_own else budget
 
     def _key_name(self, row: Node, digest: str, workspace: str) -> str:
         alias = row.child("key_alias")
         text = (alias.text() if alias else None) or f"LiteLLM key {digest[:8]}"
         if alias:
-            alias.exact("name of the key")
+            alias.report_exact("name of the key")
         used = self._names.setdefault(workspace, set())
         name = text[:MAX_NAME_CHARS]
         if name in used:
@@ -301,12 +303,12 @@ class KeyImporter:
 
     def _defaults(self, row: Node, workspace: JsonObject, team: str | None) -> JsonObject:
         models = row.child("models")
-        names = self._allowed(models, self._team_models.get(team or ""))
+        names = self._allowed_models(models, self._team_models.get(team or ""))
         defaults: JsonObject = {"config_id": self._config_slug(workspace, names), "allow_config_override": False}
         metadata = dict(self._read_metadata(row))
         if (user := row.child("user_id")) and (text := user.text()):
             metadata["_user"] = self._emails.get(text, text)[:MAX_METADATA_CHARS]
-            user.exact("metadata._user of every request")
+            user.report_exact("metadata._user of every request")
         return {**defaults, **({"metadata": metadata} if metadata else {})}
 
     def _read_metadata(self, row: Node) -> Iterator[tuple[str, str]]:
@@ -316,17 +318,17 @@ class KeyImporter:
         for index, field in enumerate(metadata.fields()):
             is_text = isinstance(field.value, str) and len(field.value) <= MAX_METADATA_CHARS
             if is_text and len(field.name) <= MAX_METADATA_KEY and index < MAX_METADATA_PAIRS:
-                field.exact("metadata of every request")
+                field.report_exact("metadata of every request")
                 yield field.name, cast("str", field.value)
             else:
-                field.manual("set defaults.metadata of the key, or a policy")
+                field.report_manual("set defaults.metadata of the key, or a policy")
 
-    def _allowed(self, models: Node | None, team_models: Node | None) -> frozenset[str] | None:
+    def _allowed_models(self, models: Node | None, team_models: Node | None) -> frozenset[str] | None:
         """Returns the model names that `models` allows; `None` means all."""
         if models is None or models.value == []:
             if models:
-                models.exact("all models")
-            return self._allowed(team_models, None) if team_models else None
+                models.report_exact("all models")
+            return self._allowed_models(team_models, None) if team_models else None
         known = {*self._routing.groups, *self._routing.aliases}
         names: set[str] = set()
         for model in models.items():
@@ -335,19 +337,19 @@ class KeyImporter:
                 row.model_name for rows in self._routing.groups.values() for row in rows if name in row.access_groups
             }
             if name == ALL_MODELS:
-                model.exact("all models")
+                model.report_exact("all models")
                 return None
             if name == TEAM_MODELS:
-                model.exact("the models of the team")
-                inherited = self._allowed(team_models, None) if team_models else None
+                model.report_exact("the models of the team")
+                inherited = self._allowed_models(team_models, None) if team_models else None
                 if inherited is None:
                     return None
                 names |= inherited
             elif name in known or grouped or name == NO_MODELS or self._routing.find_pattern(name):
-                model.exact("a config with the models of the key")
+                model.report_exact("a config with the models of the key")
                 names |= grouped | ({name} - {NO_MODELS} if not grouped or name in known else set())
             else:
-                model.manual("names no imported model; add it to the config of the key")
+                model.report_manual("names no imported model; add it to the config of the key")
         return frozenset(names)
 
     def _config_slug(self, workspace: JsonObject, names: frozenset[str] | None) -> str:
@@ -364,27 +366,27 @@ class KeyImporter:
         for name, message in MANUAL_COLUMNS.items():
             if field := row.child(name):
                 if field.value in ([], {}, False, "", 0):
-                    field.exact("not set")
+                    field.report_exact("not set")
                 else:
-                    field.manual(message)
+                    field.report_manual(message)
         if (metadata := row.child("metadata")) and metadata.value == {}:
-            metadata.exact("not set")
+            metadata.report_exact("not set")
         for name in ("budget_id", "team_id"):
             if (field := row.child(name)) and field.value == "":
-                field.exact("not set")
+                field.report_exact("not set")
 
 
 def _read_information(row: Node) -> None:
     for name in INFORMATION_COLUMNS:
         if field := row.child(name):
-            field.approximate("information only")
+            field.report_approximate("information only")
     if blocked := row.child("blocked"):
-        blocked.exact("not blocked")
+        blocked.report_exact("not blocked")
 
 
 def _read_unused_metadata(row: Node) -> None:
     if (metadata := row.child("metadata")) and metadata.value != {}:
-        metadata.manual("set defaults.metadata of the keys")
+        metadata.report_manual("set defaults.metadata of the keys")
 
 
 def _rows(root: Node, table: str) -> Iterator[Node]:
@@ -393,7 +395,7 @@ def _rows(root: Node, table: str) -> Iterator[Node]:
         if row.is_mapping:
             yield row
         else:
-            row.unsupported("must be a mapping")
+            row.report_unsupported("must be a mapping")
 
 
 def _is_true(node: Node | None) -> bool:

@@ -24,20 +24,20 @@ def read_budget(row: Node) -> JsonObject | None:
     if budget is None or maximum is None:
         for other in (soft, duration):
             if other:
-                other.manual("has no effect without max_budget; set usage_limits")
+                other.report_manual("has no effect without max_budget; set usage_limits")
         return None
     if maximum < MIN_CREDIT:
-        budget.approximate("credit_limit: at least 1 US dollar")
+        budget.report_approximate("credit_limit: at least 1 US dollar")
     else:
-        budget.exact("credit_limit")
+        budget.report_exact("credit_limit")
     limits: JsonObject = {"type": "cost", "credit_limit": min(max(maximum, MIN_CREDIT), MAX_CREDIT)}
     alert = soft.number() if soft else None
     if soft and alert is not None:
         if MIN_CREDIT <= alert < limits["credit_limit"]:
-            soft.exact("alert_threshold")
+            soft.report_exact("alert_threshold")
             limits["alert_threshold"] = alert
         else:
-            soft.manual("alert_threshold must be at least 1, and less than credit_limit")
+            soft.report_manual("alert_threshold must be at least 1, and less than credit_limit")
     return {**limits, **(_read_period(duration) if duration else {})}
 
 
@@ -48,19 +48,21 @@ def read_spend(row: Node, limits: JsonObject | None) -> float | None:
     spend, reset = row.child("spend"), row.child("budget_reset_at")
     amount = spend.number() if spend else None
     if reset:
-        reset.approximate("the first period begins with the import; next_usage_reset_at of usage_limits moves its end")
+        reset.report_approximate(
+            "the first period begins with the import; next_usage_reset_at of usage_limits moves its end"
+        )
     if spend is None or amount is None:
         return None
     if not amount:
-        spend.exact("no usage yet")
+        spend.report_exact("no usage yet")
         return None
     if limits is None:
-        spend.approximate("without a budget, nothing counts it; analytics begin with the import")
+        spend.report_approximate("without a budget, nothing counts it; analytics begin with the import")
         return None
     if any(limits.get(name) for name in PERIOD_FIELDS):
-        spend.approximate("initial_usage: counts in the first period, which begins with the import")
+        spend.report_approximate("initial_usage: counts in the first period, which begins with the import")
     else:
-        spend.exact("initial_usage")
+        spend.report_exact("initial_usage")
     return min(amount, MAX_CREDIT)
 
 
@@ -68,16 +70,16 @@ def _read_period(duration: Node) -> JsonObject:
     text = duration.text() or ""
     seconds = parse_duration(text)
     if seconds is None or seconds <= 0:
-        duration.unsupported("must be a number with s, m, h, d, w or mo, such as 30d")
+        duration.report_unsupported("must be a number with s, m, h, d, w or mo, such as 30d")
         return {}
     if text == "1mo":
-        duration.exact("periodic_reset: monthly, on the first")
+        duration.report_exact("periodic_reset: monthly, on the first")
         return {"periodic_reset": "monthly"}
     days = min(max(1, round(seconds / DAY_SECONDS)), MAX_RESET_DAYS)
     if days * DAY_SECONDS == seconds:
-        duration.exact("periodic_reset_days")
+        duration.report_exact("periodic_reset_days")
     else:
-        duration.approximate("periodic_reset_days: whole days, from 1 to 365")
+        duration.report_approximate("periodic_reset_days: whole days, from 1 to 365")
     return {"periodic_reset_days": days}
 
 
@@ -88,6 +90,6 @@ def read_rates(row: Node) -> list[JsonObject]:
         field = row.child(name)
         number = field.number() if field else None
         if field and number is not None:
-            field.exact("a rate limit for each minute")
+            field.report_exact("a rate limit for each minute")
             json_objects.append({"type": kind, "unit": "rpm", "value": int(min(number, MAX_RATE))})
     return json_objects

@@ -89,7 +89,7 @@ class ModelRouting:
         one.
         """
         if len({*(self.groups), item.model_name}) >= MAX_ROOT_TARGETS:
-            item.node.unsupported(f"a config has at most {MAX_ROOT_TARGETS - 1} models")
+            item.node.report_unsupported(f"a config has at most {MAX_ROOT_TARGETS - 1} models")
             return False
         if not item.has_wildcard or item.model_name == item.upstream_model:
             return True
@@ -98,7 +98,7 @@ class ModelRouting:
             item.target["drop_model_prefix"] = prefix
             return True
         hint = f"send `@{item.provider}/<model>` as model, without this config" if item.provider else "list its models"
-        item.node.manual(f"a config can only remove the beginning of a model name with `*`; {hint}")
+        item.node.report_manual(f"a config can only remove the beginning of a model name with `*`; {hint}")
         return False
 
     def build_config(self, allowed: Collection[str] | None = None) -> JsonObject:
@@ -140,7 +140,7 @@ class ModelRouting:
                 return target
         rows = self._rows_of(name)
         for item in rows[MAX_TARGETS_BELOW - 1 :]:
-            item.node.unsupported(f"a model has at most {MAX_TARGETS_BELOW - 1} rows")
+            item.node.report_unsupported(f"a model has at most {MAX_TARGETS_BELOW - 1} rows")
         return build_group(rows[: MAX_TARGETS_BELOW - 1])
 
     def _with_fallbacks(self, name: str, above: frozenset[str], depth: int) -> JsonObject:

@@ -92,9 +92,9 @@ class SettingsReader:
             if reader := self._readers.get(field.name):
                 reader(field, section.name)
             elif field.name in known:
-                field.manual(known[field.name])
+                field.report_manual(known[field.name])
             elif field.name in messages.WITHOUT_EFFECT:
-                field.approximate("has no equivalent and needs none")
+                field.report_approximate("has no equivalent and needs none")
 
     def root_options(self) -> JsonObject:
         """Returns the options at the root of the config, which apply to all targets."""
@@ -136,7 +136,9 @@ class SettingsReader:
         for item in field.fields():
             if item.name not in POLICY_STATUSES or (number := read_retries(item)) is None:
                 continue
-            item.approximate("retry: the highest number of all kinds of errors, on the statuses of those with retries")
+            item.report_approximate(
+                "retry: the highest number of all kinds of errors, on the statuses of those with retries"
+            )
             attempts = max(attempts, number)
             statuses |= set(POLICY_STATUSES[item.name]) if number else set()
         if attempts:
@@ -148,24 +150,26 @@ class SettingsReader:
 
     def _read_stream_timeout(self, field: Node, section: str) -> None:
         if section in self._timeouts:
-            field.manual("request_timeout is the one timeout of a target, for streams and other responses")
+            field.report_manual("request_timeout is the one timeout of a target, for streams and other responses")
         else:
             self._read_timeout(field, section)
 
     def _read_allowed_fails(self, field: Node, _section: str) -> None:
         if (number := field.number()) is not None:
             self._allowed_fails = int(min(number, 1_000_000))
-            field.approximate("failure_threshold of cb_config: at least 1; counts one to two cool-downs, not a minute")
+            field.report_approximate(
+                "failure_threshold of cb_config: at least 1; counts one to two cool-downs, not a minute"
+            )
 
     def _read_cooldown(self, field: Node, _section: str) -> None:
         if (seconds := field.number()) is not None:
             self._cooldown_ms = int(min(seconds, 86_400) * 1000)
-            field.approximate("cooldown_interval of cb_config: at least 30 seconds")
+            field.report_approximate("cooldown_interval of cb_config: at least 30 seconds")
 
     def _read_disabled_cooldowns(self, field: Node, _section: str) -> None:
         if (flag := field.flag()) is not None:
             self._is_cooldown_disabled = flag
-            field.exact("without cb_config there is no circuit breaker")
+            field.report_exact("without cb_config there is no circuit breaker")
 
     def _read_fallbacks(self, field: Node, _section: str) -> None:
         """Reads the fallbacks of each model: one mapping from a model to its fallbacks, or a list of such mappings."""
@@ -175,43 +179,45 @@ class SettingsReader:
             for entry in table.fields():
                 names = [entry.text()] if isinstance(entry.value, str) else [item.text() for item in entry.items()]
                 fallbacks.setdefault(entry.name, []).extend(name for name in names if name)
-                entry.approximate(FALLBACK_MESSAGES[field.name])
+                entry.report_approximate(FALLBACK_MESSAGES[field.name])
         if field.value in ([], {}):
-            field.exact("no fallbacks")
+            field.report_exact("no fallbacks")
 
     def _read_default_fallbacks(self, field: Node, _section: str) -> None:
         self._default_fallbacks += field.texts()
-        field.approximate(FALLBACK_MESSAGES["default_fallbacks"])
+        field.report_approximate(FALLBACK_MESSAGES["default_fallbacks"])
 
     def _read_aliases(self, field: Node, _section: str) -> None:
         for item in field.fields():
             if item.is_mapping:
                 model_node = item.child("model")
                 if hidden := item.child("hidden"):
-                    hidden.approximate("names of the config are not in the list of models")
+                    hidden.report_approximate("names of the config are not in the list of models")
             else:
                 model_node = item
             model = model_node.text() if model_node else None
             if model_node is None or model is None or not item.name.isprintable() or not item.name:
-                item.unsupported("an alias stands for the name of one model")
+                item.report_unsupported("an alias stands for the name of one model")
                 continue
-            model_node.exact("another name in the condition of the model")
+            model_node.report_exact("another name in the condition of the model")
             self.aliases[item.name] = model
         if field.value == {}:
-            field.exact("no aliases")
+            field.report_exact("no aliases")
 
     def _read_strategy(self, field: Node, _section: str) -> None:
         if field.text() == "simple-shuffle":
-            field.exact(BALANCING)
+            field.report_exact(BALANCING)
         elif isinstance(field.value, str):
-            field.approximate(f"becomes {BALANCING}; the gateway does not choose by latency, cost, or current usage")
+            field.report_approximate(
+                f"becomes {BALANCING}; the gateway does not choose by latency, cost, or current usage"
+            )
 
     def _read_pre_call_checks(self, field: Node, _section: str) -> None:
-        field.approximate("a prompt is not compared with the context window before it is sent")
+        field.report_approximate("a prompt is not compared with the context window before it is sent")
 
     def _read_cache_switch(self, field: Node, _section: str) -> None:
         if field.flag() is not None:
-            field.exact("cache of the config")
+            field.report_exact("cache of the config")
 
     def _read_cache(self, section: Node) -> None:
         switch, params = section.child("cache"), section.child("cache_params")
@@ -219,22 +225,22 @@ class SettingsReader:
         ttl = params.child("ttl") if params else None
         for field in params.fields() if params else ():
             if field.name == "supported_call_types":
-                field.approximate("all responses that caching.md lists are cached")
+                field.report_approximate("all responses that caching.md lists are cached")
             elif field.name in messages.CACHE_PARAMS:
-                field.manual(messages.CACHE_MESSAGE)
+                field.report_manual(messages.CACHE_MESSAGE)
         name = kind.text() if kind else "local"
         if kind and name in CACHE_TYPES:
-            kind.approximate(messages.CACHE_MESSAGE)
+            kind.report_approximate(messages.CACHE_MESSAGE)
         elif kind:
-            kind.manual("responses are cached for equal requests only, not for similar ones")
+            kind.report_manual("responses are cached for equal requests only, not for similar ones")
         if switch is None or switch.value is not True or name not in CACHE_TYPES:
             if ttl:
-                ttl.approximate("has no effect, because the cache is off")
+                ttl.report_approximate("has no effect, because the cache is off")
             return
         seconds = ttl.number() if ttl else None
         if ttl and seconds is not None:
             is_inside = MIN_CACHE_SECONDS <= seconds <= MAX_CACHE_SECONDS and seconds == int(seconds)
-            (ttl.exact if is_inside else ttl.approximate)("max_age: from 60 seconds to 90 days")
+            (ttl.report_exact if is_inside else ttl.report_approximate)("max_age: from 60 seconds to 90 days")
         requested = DEFAULT_CACHE_SECONDS if seconds is None else int(seconds)
         self._cache = {"mode": "simple", "max_age": min(max(requested, MIN_CACHE_SECONDS), MAX_CACHE_SECONDS)}
 

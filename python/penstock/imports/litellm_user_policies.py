@@ -30,7 +30,7 @@ def add_user_policies(workspace: JsonObject, row: Node, limits_row: Node, user: 
     if limits and obstacle:
         for name in BUDGET_FIELDS:
             if field := limits_row.child(name):
-                field.manual(f"{obstacle}; set the limits of the keys")
+                field.report_manual(f"{obstacle}; set the limits of the keys")
         limits = []
         read_spend(row, None)
     else:
@@ -38,7 +38,9 @@ def add_user_policies(workspace: JsonObject, row: Node, limits_row: Node, user: 
     if limits_row is not row:
         read_budget(row)
     for field in limits:
-        field.approximate(f"a policy on metadata._user of keys of {workspace['slug']}; a request may send another user")
+        field.report_approximate(
+            f"a policy on metadata._user of keys of {workspace['slug']}; a request may send another user"
+        )
 
 
 def _find_obstacle(user: str, policy_count: int) -> str | None:
@@ -68,7 +70,7 @@ def _add_policies(
     if spent and len(user.encode()) <= MAX_GROUP_BYTES:
         usage[-1]["initial_usage"] = {user: spent}
     elif spent and (field := row.child("spend")):
-        field.manual(f"the name of the user is longer than {MAX_GROUP_BYTES} bytes, so its usage begins at zero")
+        field.report_manual(f"the name of the user is longer than {MAX_GROUP_BYTES} bytes, so its usage begins at zero")
     rates.extend({"name": f"{name} {rate['type']}", **common, **rate} for rate in read_rates(limits_row))
 
 

@@ -23,7 +23,9 @@ def resolve_text(node: Node) -> str | None:
         return text
     reference = env_reference(text.removeprefix(ENV_PREFIX))
     if reference is None:
-        node.manual("the name of the environment variable is not allowed here: letters, digits and `_`; rename it")
+        node.report_manual(
+            "the name of the environment variable is not allowed here: letters, digits and `_`; rename it"
+        )
     return reference
 
 
@@ -40,24 +42,26 @@ def read_secret(node: Node) -> str | None:
     if text is None:
         return None
     if is_reference(text):
-        node.exact(f"read from the environment variable {text[2:-1]} when the state is applied")
+        node.report_exact(f"read from the environment variable {text[2:-1]} when the state is applied")
     else:
-        node.exact("copied in clear to the state document; hint: replace it there with ${NAME}")
+        node.report_exact("copied in clear to the state document; hint: replace it there with ${NAME}")
     return text
 
 
 def read_timeout_ms(node: Node) -> int | None:
     """Reads a timeout in seconds and returns it in milliseconds."""
     if isinstance(node.value, str) and node.value.startswith(ENV_PREFIX):
-        node.manual("set request_timeout in the config: milliseconds; a config has no environment variables for it")
+        node.report_manual(
+            "set request_timeout in the config: milliseconds; a config has no environment variables for it"
+        )
         return None
     seconds = node.number()
     if seconds is None:
         return None
     if seconds <= 0:
-        node.unsupported("a timeout of 0 has no equivalent; leave it out for the default")
+        node.report_unsupported("a timeout of 0 has no equivalent; leave it out for the default")
         return None
-    node.approximate("request_timeout: ends when the first byte of the response arrives")
+    node.report_approximate("request_timeout: ends when the first byte of the response arrives")
     return min(max(1, round(seconds * 1000)), MAX_TIMEOUT_MS)
 
 

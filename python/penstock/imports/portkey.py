@@ -129,7 +129,9 @@ class _Importer:
             self._read_list(root, None)
             return
         if not root.is_mapping or not root.value:
-            root.unsupported("must be a mapping or a list" if root.value or not root.is_mapping else EMPTY_MESSAGE)
+            root.report_unsupported(
+                "must be a mapping or a list" if root.value or not root.is_mapping else EMPTY_MESSAGE
+            )
             return
         names = root.value.keys()
         if workspaces := root.child("workspaces"):
@@ -148,13 +150,13 @@ class _Importer:
         for node, workspace in self._references:
             known = {row["slug"] for row in (*workspace["virtual_keys"], *workspace["providers"])}
             if str(node.value).removeprefix("@") not in known:
-                node.manual("no imported virtual key or provider has this slug; create it")
+                node.report_manual("no imported virtual key or provider has this slug; create it")
 
     def _read_workspace(self, node: Node) -> None:
         outer = self._workspace
         name, slug = (_text(node, field) for field in ("name", "slug"))
         if name is None:
-            node.unsupported("a workspace needs a name")
+            node.report_unsupported("a workspace needs a name")
             return
         self._workspace = self.state.add_workspace(self.state.unused_workspace_slug(slug or name), name)
         self._read_lists(node)
@@ -166,9 +168,9 @@ class _Importer:
                 self._read_list(listed, name)
         for field in root.fields():
             if field.name in MANUAL_LISTS:
-                field.manual(MANUAL_LISTS[field.name])
+                field.report_manual(MANUAL_LISTS[field.name])
             elif field.name in INFORMATION and not (field.is_list or field.is_mapping):
-                field.approximate("information only")
+                field.report_approximate("information only")
 
     def _read_list(self, listed: Node, kind: str | None) -> None:
         """Reads the objects of a list, or of a response with a list in `data`."""
@@ -177,19 +179,19 @@ class _Importer:
                 if field.name == "data":
                     self._read_list(field, kind)
                 elif field.name in INFORMATION:
-                    field.approximate("information only")
+                    field.report_approximate("information only")
             return
         for item in listed.items():
             object_kind = kind or _kind_of(item)
             if object_kind in MANUAL_LISTS:
-                item.manual(MANUAL_LISTS[object_kind])
+                item.report_manual(MANUAL_LISTS[object_kind])
             elif object_kind is None or not item.is_mapping:
-                item.unsupported("is no virtual key, integration, provider, config or prompt")
+                item.report_unsupported("is no virtual key, integration, provider, config or prompt")
             else:
                 self._readers[object_kind](item)
                 for field in item.fields():
                     if field.name in INFORMATION:
-                        field.approximate("information only")
+                        field.report_approximate("information only")
 
     def _slug(self, node: Node, name: str, used: list[JsonObject]) -> str:
         """Returns the slug of an object. If it is not allowed, or already used, returns another one."""
@@ -197,10 +199,10 @@ class _Importer:
         field = node.child("slug")
         text = field.text() if field else None
         if field and text and SLUG.match(text) and text not in parameters:
-            field.exact()
+            field.report_exact()
             return text
         if field:
-            field.approximate("another slug, because this one is not allowed or occurs twice")
+            field.report_approximate("another slug, because this one is not allowed or occurs twice")
         return unused_slug(slugify(name), parameters)
 
     def _provider_name(self, node: Node) -> str | None:
@@ -209,12 +211,12 @@ class _Importer:
                 text = field.text() or ""
                 provider = PROVIDER_ALIASES.get(text, text)
                 if provider in self._providers:
-                    field.exact()
+                    field.report_exact()
                     return provider
-                field.unsupported("is no provider here, see providers.md")
-                node.unsupported("its provider does not exist here, so it is left out")
+                field.report_unsupported("is no provider here, see providers.md")
+                node.report_unsupported("its provider does not exist here, so it is left out")
                 return None
-        node.unsupported("needs the name of its provider")
+        node.report_unsupported("needs the name of its provider")
         return None
 
     def _key(self, node: Node, slug: str) -> str:
@@ -222,17 +224,17 @@ class _Importer:
         field = node.child("key") or node.child("api_key")
         text = field.text() if field else None
         if field and text and "*" not in text:
-            field.exact(CLEAR_TEXT_MESSAGE)
+            field.report_exact(CLEAR_TEXT_MESSAGE)
             return text
         variable = f"PORTKEY_{slug.upper().replace('-', '_')}_KEY"
         message = f"the credential is not in the file; set the environment variable {variable}"
         if field:
-            field.manual(message)
+            field.report_manual(message)
         else:
             own = node.child("slug")
             # If the slug was replaced, its node already has a message about that, so the name gets this message.
             described = own if own and own.value == slug else node.child("name") or own or node
-            described.manual(message)
+            described.report_manual(message)
         return f"${{{variable}}}"
 
     def _options(self, node: Node, provider: str) -> JsonObject:
@@ -253,9 +255,9 @@ class _Importer:
             check_partial_options("configurations", provider, {name: field.value}, AZURE_FIELDS)
         except PenstockError:
             del options[name]
-            field.unsupported(f"is no valid option of {provider}, see providers.md")
+            field.report_unsupported(f"is no valid option of {provider}, see providers.md")
         else:
-            field.exact("an option; copied in clear if it is a secret")
+            field.report_exact("an option; copied in clear if it is a secret")
 
     def _limits(self, node: Node, row: JsonObject) -> None:
         if (field := node.child("usage_limits")) and (limits := read_usage_limits(field)):
@@ -263,19 +265,19 @@ class _Importer:
         if (field := node.child("rate_limits")) and (rates := read_rate_limits(field)):
             row["rate_limits"] = rates
         if (field := node.child("expires_at")) and (end := field.text()):
-            field.exact()
+            field.report_exact()
             row["expires_at"] = end
         for name in ("note", "description"):
             if (field := node.child(name)) and (text := field.text() if field.value != "" else None):
-                field.exact()
+                field.report_exact()
                 row["note" if "provider" in row or "integration_id" in row else name] = text[:MAX_NOTE_CHARS]
             elif field:
-                field.exact("empty")
+                field.report_exact("empty")
         if field := node.child("secret_mappings"):
             if field.value == []:
-                field.exact()
+                field.report_exact()
             else:
-                field.manual("create the secret references, and set secret_mappings")
+                field.report_manual("create the secret references, and set secret_mappings")
 
     def _read_virtual_key(self, node: Node) -> None:
         name = _name(node)
@@ -306,17 +308,17 @@ class _Importer:
                 self._integrations[str(field.value)] = slug
         for field in ("models", "workspaces", "global_workspace_access", "global_workspace_access_settings"):
             if item := node.child(field):
-                item.manual("set the models and the workspaces of the integration")
+                item.report_manual("set the models and the workspaces of the integration")
 
     def _read_provider(self, node: Node) -> None:
         name = _name(node)
         field = node.child("integration_id") or node.child("integration_slug")
         integration = self._integrations.get(str(field.value)) if field else None
         if integration is None:
-            node.manual("its integration is not in the files; create the provider")
+            node.report_manual("its integration is not in the files; create the provider")
             return
         if field:
-            field.exact()
+            field.report_exact()
         slug = self._slug(node, name, self._workspace["providers"])
         row: JsonObject = {"slug": slug, "name": name, "integration_id": integration}
         self._limits(node, row)
@@ -325,7 +327,7 @@ class _Importer:
     def _read_config_row(self, node: Node) -> None:
         content = node.child("config")
         if content is None:
-            node.unsupported("needs the field config")
+            node.report_unsupported("needs the field config")
             return
         config = read_config(content)
         if config is None:
@@ -336,14 +338,14 @@ class _Importer:
         self._references += [(leaf, self._workspace) for leaf in _iter_provider_names(content)]
         for field in node.fields():
             if field.name == "is_default":
-                field.exact()
+                field.report_exact()
                 is_first = not any(item.get("is_default") for item in self._workspace["configs"])
                 if field.value == 1 and is_first:
                     row["is_default"] = 1
             elif field.name == "status" and field.value == "archived":
                 row["status"] = "archived"
             elif field.name in INFORMATION:
-                field.approximate("information only")
+                field.report_approximate("information only")
 
     def _add_config(self, slug: str, name: str, config: JsonObject) -> JsonObject:
         used = [row["slug"] for row in self._workspace["configs"]]
@@ -356,7 +358,7 @@ class _Importer:
         name = _name(node)
         template, provider = _text(node, "string"), _text(node, "virtual_key")
         if template is None or provider is None:
-            node.manual("a prompt needs string and virtual_key; create it, see prompts.md")
+            node.report_manual("a prompt needs string and virtual_key; create it, see prompts.md")
             return
         row: JsonObject = {"slug": self._slug(node, name, self._workspace["prompts"]), "name": name}
         row |= {"string": template, "virtual_key": provider.removeprefix("@"), "parameters": {}}
@@ -365,10 +367,10 @@ class _Importer:
         for field_name, kind in PROMPT_FIELDS.items():
             if field := node.child(field_name):
                 if isinstance(field.value, kind):
-                    field.exact()
+                    field.report_exact()
                     row[field_name] = field.value
                 else:
-                    field.unsupported("has another type than a prompt here")
+                    field.report_unsupported("has another type than a prompt here")
         self._workspace["prompts"].append(row)
 
 
@@ -420,5 +422,5 @@ def _text(node: Node, name: str) -> str | None:
     field = node.child(name)
     text = field.text() if field else None
     if field and text:
-        field.exact()
+        field.report_exact()
     return text

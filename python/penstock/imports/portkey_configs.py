@@ -47,7 +47,7 @@ def read_config(node: Node) -> JsonObject | None:
     if isinstance(node.value, str):
         return _read_encoded(node)
     if not node.is_mapping:
-        node.unsupported("a config must be a mapping")
+        node.report_unsupported("a config must be a mapping")
         return None
     config = _convert(node)
     for _ in range(MAX_ROUNDS):
@@ -55,9 +55,9 @@ def read_config(node: Node) -> JsonObject | None:
         if not errors:
             return config
         if not all(_remove(config, node, path) for path in errors):
-            node.unsupported("the config is not valid here, so it is left out; see docs/config.schema.json")
+            node.report_unsupported("the config is not valid here, so it is left out; see docs/config.schema.json")
             return None
-    node.unsupported("the config is not valid here, so it is left out; see docs/config.schema.json")
+    node.report_unsupported("the config is not valid here, so it is left out; see docs/config.schema.json")
     return None
 
 
@@ -66,7 +66,7 @@ def _read_encoded(node: Node) -> JsonObject | None:
     try:
         tree = msgspec.json.decode(node.value)
     except (msgspec.DecodeError, RecursionError):
-        node.unsupported("must be JSON")
+        node.report_unsupported("must be JSON")
         return None
     ledger = Ledger([Source("", tree)])
     config = read_config(ledger.roots()[0])
@@ -85,9 +85,9 @@ def _convert(node: Node) -> JsonObject:
         name = CAMEL_BOUNDARY.sub("_", field.name).lower()
         name = name if name in _known_keys() else field.name
         if name in GUARDRAIL_KEYS:
-            field.manual("create the guardrails, and name them in the config")
+            field.report_manual("create the guardrails, and name them in the config")
         elif name in {"api_key", *_secret_keys()} and isinstance(field.value, str):
-            field.exact(CLEAR_TEXT_MESSAGE)
+            field.report_exact(CLEAR_TEXT_MESSAGE)
             config[name] = field.value
         else:
             config[name] = _convert_value(name, field)
@@ -96,22 +96,22 @@ def _convert(node: Node) -> JsonObject:
 
 def _convert_value(name: str, field: Node) -> object:
     if name in FREE_FORM:
-        field.exact()
+        field.report_exact()
         return field.value
     if name == "cache":
         return _convert_cache(field)
     if field.is_mapping:
         if not field.value:
-            field.exact()
+            field.report_exact()
         converted = _convert(field)
         return _clamp(name, field, converted)
     if field.is_list and field.value:
-        return [_convert(item) if item.is_mapping and item.value else _take(item) for item in field.items()]
-    return _take(field)
+        return [_convert(item) if item.is_mapping and item.value else _take_value(item) for item in field.items()]
+    return _take_value(field)
 
 
-def _take(node: Node) -> object:
-    node.exact()
+def _take_value(node: Node) -> object:
+    node.report_exact()
     return node.value
 
 
@@ -120,20 +120,20 @@ def _convert_cache(field: Node) -> object:
     if field.is_mapping and mode is None:
         mode = field
     if mode and mode.value == "semantic":
-        mode.approximate("cache mode simple: equal requests share a response, similar ones do not")
+        mode.report_approximate("cache mode simple: equal requests share a response, similar ones do not")
     elif mode:
-        mode.exact()
+        mode.report_exact()
     if not field.is_mapping:
         return "simple" if field.value == "semantic" else field.value
     strategy: JsonObject = {"mode": "simple"} if mode and mode.value == "semantic" else {"mode": mode and mode.value}
     for name in ("max_age", "maxAge"):
         if (age := field.child(name)) and (seconds := age.number()) is not None:
             bounded = min(max(int(seconds), MIN_CACHE_SECONDS), MAX_CACHE_SECONDS)
-            (age.exact if bounded == seconds else age.approximate)("max_age: from 60 seconds to 90 days")
+            (age.report_exact if bounded == seconds else age.report_approximate)("max_age: from 60 seconds to 90 days")
             strategy["max_age"] = bounded
     for item in field.fields():
         if item.name not in {"mode", "max_age", "maxAge"}:
-            item.unsupported(LEFT_OUT)
+            item.report_unsupported(LEFT_OUT)
     return strategy
 
 
@@ -141,13 +141,13 @@ def _clamp(name: str, field: Node, part: JsonObject) -> JsonObject:
     """Replaces too many retry attempts, and a too short cool-down, by the limits of a config."""
     attempts = part.get("attempts")
     if name == "retry" and isinstance(attempts, int) and attempts > MAX_ATTEMPTS and (item := field.child("attempts")):
-        item.approximate(f"retry.attempts: at most {MAX_ATTEMPTS}")
+        item.report_approximate(f"retry.attempts: at most {MAX_ATTEMPTS}")
         part["attempts"] = MAX_ATTEMPTS
     interval = part.get("cooldown_interval")
     if name == "cb_config" and isinstance(interval, int) and interval < MIN_COOLDOWN_MS:
         for spelling in ("cooldown_interval", "cooldownInterval"):
             if item := field.child(spelling):
-                item.approximate(f"cooldown_interval: at least {MIN_COOLDOWN_MS} milliseconds")
+                item.report_approximate(f"cooldown_interval: at least {MIN_COOLDOWN_MS} milliseconds")
         part["cooldown_interval"] = MIN_COOLDOWN_MS
     return part
 
@@ -171,7 +171,7 @@ def _remove(config: JsonObject, node: Node, path: str) -> bool:
         return False
     cast("JsonObject", location).pop(parts[-1])
     if source and (marked := _find_child(source, parts[-1])):
-        marked.unsupported(LEFT_OUT)
+        marked.report_unsupported(LEFT_OUT)
     return True
 
 

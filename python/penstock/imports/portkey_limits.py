@@ -18,19 +18,19 @@ def read_usage_limits(field: Node) -> JsonObject | None:
     """Returns the usage limits of an object; `None` if it has none, or if this gateway does not allow them."""
     part = next(field.items(), None) if field.is_list else field
     if part is None or not part.is_mapping:
-        field.exact("no limits")
+        field.report_exact("no limits")
         return None
     present = {name: value for name, value in part.value.items() if name in USAGE_FIELDS and value is not None}
     present.pop("next_usage_reset_at", None)
     try:
         limits = msgspec.convert(present, UsageLimits)
     except msgspec.ValidationError:
-        field.manual("are not allowed here; set usage_limits")
+        field.report_manual("are not allowed here; set usage_limits")
         return None
     if find_usage_limit_problems("", limits, {}):
-        field.manual("are not allowed here; set usage_limits")
+        field.report_manual("are not allowed here; set usage_limits")
         return None
-    field.exact("usage is counted from the import on")
+    field.report_exact("usage is counted from the import on")
     return present
 
 
@@ -41,8 +41,8 @@ def read_rate_limits(field: Node) -> list[JsonObject] | None:
         try:
             msgspec.convert(item.value, RateLimit)
         except msgspec.ValidationError:
-            item.manual("is not allowed here; set rate_limits")
+            item.report_manual("is not allowed here; set rate_limits")
             continue
-        item.exact()
+        item.report_exact()
         json_objects.append(item.value)
     return json_objects or None

@@ -86,7 +86,7 @@ class _Importer:
         for function in self._tables("functions"):
             self._read_function(function)
         for section in (field for root in self._roots for field in root.fields() if field.name in MANUAL_SECTIONS):
-            section.manual(MANUAL_SECTIONS[section.name])
+            section.report_manual(MANUAL_SECTIONS[section.name])
         if self._targets:
             strategy = {"mode": "conditional", "conditions": self._conditions, "default": UNKNOWN_MODEL}
             targets = [*self._targets, {"name": UNKNOWN_MODEL, "provider": f"@{UNKNOWN_MODEL}"}]
@@ -105,12 +105,12 @@ class _Importer:
                     if item.is_mapping and item.name.isprintable():
                         yield item
                     else:
-                        item.unsupported("must be a table")
+                        item.report_unsupported("must be a table")
 
     def _add_condition(self, names: Sequence[str], target: JsonObject, node: Node) -> None:
         used = {target["name"] for target in self._targets}
         if len(self._targets) >= MAX_ROOT_TARGETS:
-            node.unsupported(f"a config has at most {MAX_ROOT_TARGETS} models")
+            node.report_unsupported(f"a config has at most {MAX_ROOT_TARGETS} models")
             return
         name = names[0]
         if name not in used:
@@ -120,7 +120,7 @@ class _Importer:
     def _read_model(self, model: Node) -> JsonObject | None:
         routing, providers = model.child("routing"), model.child("providers")
         if routing is None or providers is None or not providers.is_mapping:
-            model.unsupported("a model needs routing and providers")
+            model.report_unsupported("a model needs routing and providers")
             return None
         targets: dict[str, JsonObject] = {}
         for provider in providers.fields():
@@ -130,18 +130,18 @@ class _Importer:
         for item in routing.items():
             name = item.text() or ""
             if name in targets:
-                item.exact("order of a fallback")
+                item.report_exact("order of a fallback")
                 json_objects.append(targets[name])
             elif not providers.child(name):
-                item.unsupported("is no provider of the model")
+                item.report_unsupported("is no provider of the model")
             else:
-                item.manual("the provider is not supported, so it is left out")
+                item.report_manual("the provider is not supported, so it is left out")
         timeout = read_timeouts(model)
         for name in ("skip_relay", "namespace"):
             if field := model.child(name):
-                field.approximate("has no equivalent and needs none")
+                field.report_approximate("has no equivalent and needs none")
         if not json_objects:
-            model.manual("none of its providers was imported, so the model is left out")
+            model.report_manual("none of its providers was imported, so the model is left out")
             return None
         target = (
             json_objects[0] if len(json_objects) == 1 else {"strategy": {"mode": "fallback"}, "targets": json_objects}
@@ -157,11 +157,11 @@ class _Importer:
         if strict and (flag := strict.flag()) is not None:
             function["strict"] = flag
         if parameters is None:
-            tool.manual("its schema cannot be read; add the tool to default_params of the config")
+            tool.report_manual("its schema cannot be read; add the tool to default_params of the config")
             return
         for field in (name, description, strict):
             if field:
-                field.exact("default_params.tools of the functions")
+                field.report_exact("default_params.tools of the functions")
         self._tools[tool.name] = {"type": "function", "function": {**function, "parameters": parameters}}
 
     def _read_json_file(self, field: Node | None) -> JsonObject | None:
@@ -174,7 +174,7 @@ class _Importer:
             schema = msgspec.json.decode(content, type=dict[str, Any])
         except (msgspec.DecodeError, RecursionError):
             return None
-        name.exact("content of the file")
+        name.report_exact("content of the file")
         return schema
 
     def _read_function(self, function: Node) -> None:
@@ -188,11 +188,11 @@ class _Importer:
                 own = variant.child("weight")
                 weight = own.number() if own else None
                 if own and weight is not None:
-                    own.exact("weight of load balancing")
+                    own.report_exact("weight of load balancing")
                 weighted.append((variant.name, target, weights.get(variant.name, 0) if weights else weight))
         if not weighted:
             if len(self._workspace["prompts"]) == prompts:
-                function.manual("none of its variants was imported, so the function is left out")
+                function.report_manual("none of its variants was imported, so the function is left out")
             return
         targets = [target for _, target, _ in weighted]
         if any(weight for _, _, weight in weighted):
@@ -207,16 +207,18 @@ class _Importer:
         for field in function.fields():
             match field.name:
                 case "type":
-                    field.exact()
+                    field.report_exact()
                 case "description":
-                    field.approximate("information only")
+                    field.report_approximate("information only")
                 case "system_schema" | "user_schema" | "assistant_schema" | "schemas":
-                    field.approximate("arguments are not checked")
+                    field.report_approximate("arguments are not checked")
                 case "output_schema":
                     if schema := self._read_json_file(field):
                         parameters["output_schema"] = schema
                     else:
-                        field.manual("the file cannot be read; set response_format in default_params of the config")
+                        field.report_manual(
+                            "the file cannot be read; set response_format in default_params of the config"
+                        )
                 case "tools":
                     self._read_tool_names(field, parameters)
                 case "tool_choice":
@@ -224,10 +226,10 @@ class _Importer:
                     name = specific.text() if specific else None
                     fields = {"type": "function", "function": {"name": name}} if name else field.value
                     parameters["tool_choice"] = fields
-                    field.exact("default_params")
+                    field.report_exact("default_params")
                 case "parallel_tool_calls":
                     parameters["parallel_tool_calls"] = field.value
-                    field.exact("default_params")
+                    field.report_exact("default_params")
                 case _:
                     pass
         return parameters
@@ -237,27 +239,27 @@ class _Importer:
         for item in field.items():
             name = item.text() or ""
             if name in self._tools:
-                item.exact("default_params.tools")
+                item.report_exact("default_params.tools")
                 tools.append(self._tools[name])
             else:
-                item.manual("the tool was not imported; add it to default_params of the config")
+                item.report_manual("the tool was not imported; add it to default_params of the config")
         if tools:
             parameters["tools"] = tools
 
     def _read_variant(self, function: Node, variant: Node, common: JsonObject) -> JsonObject | None:
         kind = variant.child("type")
         if kind and kind.value != "chat_completion":
-            variant.unsupported("only variants of the type chat_completion have an equivalent")
+            variant.report_unsupported("only variants of the type chat_completion have an equivalent")
             return None
         if kind:
-            kind.exact()
+            kind.report_exact()
         name_field = variant.child("model")
         model = name_field.text() if name_field else None
         target = (self._models.get(model) or read_shorthand(model, self._state)) if model else None
         if name_field is None or target is None:
-            variant.manual("its model was not imported, so the variant is left out")
+            variant.report_manual("its model was not imported, so the variant is left out")
             return None
-        name_field.exact()
+        name_field.report_exact()
         parameters = {name: value for name, value in common.items() if name != "output_schema"}
         parameters |= _read_parameters(variant)
         if response_format := _response_format(variant.child("json_mode"), common.get("output_schema"), function.name):
@@ -267,11 +269,11 @@ class _Importer:
         if templates is None:
             return target
         if not templates:
-            variant.manual("the variant is left out, because a template cannot be converted")
+            variant.report_manual("the variant is left out, because a template cannot be converted")
             return None
         self._add_prompt(function.name, variant.name, templates, _first_leaf(target), parameters)
         if weight := variant.child("weight"):
-            weight.manual("a prompt has no weight; clients choose the prompt")
+            weight.report_manual("a prompt has no weight; clients choose the prompt")
         return None
 
     def _read_templates(self, variant: Node) -> dict[str, str] | None:
@@ -289,9 +291,9 @@ class _Importer:
             content = self._files.get(name.value) if name and isinstance(name.value, str) else None
             text = to_mustache(content) if content is not None else None
             if text is None or role not in ROLES:
-                field.manual("the template cannot be converted; create the prompt by hand, see prompts.md")
+                field.report_manual("the template cannot be converted; create the prompt by hand, see prompts.md")
                 return {}
-            field.approximate("a prompt: call it by its slug, and send the arguments as variables")
+            field.report_approximate("a prompt: call it by its slug, and send the arguments as variables")
             converted[role] = text
         return converted
 
@@ -325,7 +327,7 @@ def _with_options(model: JsonObject, variant: Node, parameters: JsonObject) -> J
         target["request_timeout"] = timeout
     for name, message in (("extra_body", "override_params"), ("extra_headers", "custom_headers")):
         if field := variant.child(name):
-            field.manual(f"set {message} of the target or the integration")
+            field.report_manual(f"set {message} of the target or the integration")
     return target
 
 
@@ -338,16 +340,16 @@ def _read_parameters(variant: Node) -> JsonObject:
     for field in variant.fields():
         if field.name in PARAMETERS or field.name in PARAMETER_NAMES:
             parameters[PARAMETER_NAMES.get(field.name, field.name)] = field.value
-            field.exact("default_params: used if the client does not send it")
+            field.report_exact("default_params: used if the client does not send it")
     return parameters
 
 
 def _response_format(mode: Node | None, schema: JsonObject | None, name: str) -> JsonObject | None:
     if mode:
         if mode.value in {"strict", "on", "off"}:
-            mode.exact("default_params.response_format")
+            mode.report_exact("default_params.response_format")
         else:
-            mode.approximate("default_params.response_format with the schema")
+            mode.report_approximate("default_params.response_format with the schema")
     if schema is None or (mode and mode.value == "off"):
         return None
     if mode and mode.value == "on":
@@ -360,13 +362,13 @@ def _read_retries(node: Node) -> int | None:
     field, delay = node.child("num_retries"), node.child("max_delay_s")
     number = field.number() if field else None
     if delay:
-        delay.manual("set routing.retry_backoff_ms in penstock.toml")
+        delay.report_manual("set routing.retry_backoff_ms in penstock.toml")
     if field is None or number is None:
         return None
     if number > MAX_ATTEMPTS:
-        field.approximate(f"retry.attempts: at most {MAX_ATTEMPTS}")
+        field.report_approximate(f"retry.attempts: at most {MAX_ATTEMPTS}")
     else:
-        field.exact("retry.attempts")
+        field.report_exact("retry.attempts")
     return min(int(number), MAX_ATTEMPTS)
 
 
@@ -376,19 +378,19 @@ def _read_weights(experimentation: Node | None) -> dict[str, float]:
     for field in experimentation.fields() if experimentation else ():
         if field.name == "type":
             if field.value in {"static", "static_weights", "uniform"}:
-                field.exact("load balancing")
+                field.report_exact("load balancing")
             else:
-                field.approximate("load balancing with equal weights; weights do not change by themselves")
+                field.report_approximate("load balancing with equal weights; weights do not change by themselves")
         elif field.name == "candidate_variants" and field.is_mapping:
             for item in field.fields():
                 if (number := item.number()) is not None:
-                    item.exact("weight of load balancing")
+                    item.report_exact("weight of load balancing")
                     weights[item.name] = number
         elif field.name == "candidate_variants":
             weights |= dict.fromkeys(field.texts(), 1.0)
-            field.exact("load balancing with equal weights")
+            field.report_exact("load balancing with equal weights")
         elif field.name == "fallback_variants":
-            field.manual("add a fallback to the config")
+            field.report_manual("add a fallback to the config")
         else:
-            field.manual("load balancing has weights only")
+            field.report_manual("load balancing has weights only")
     return weights

@@ -82,26 +82,28 @@ def read_provider(node: Node, state: StateBuilder) -> JsonObject | None:
     name = kind.text() if kind else None
     rule = PROVIDERS.get(name or "")
     if kind is None or rule is None:
-        node.unsupported("the type of the provider is not supported; an OpenAI-compatible one: openai with api_base")
+        node.report_unsupported(
+            "the type of the provider is not supported; an OpenAI-compatible one: openai with api_base"
+        )
         return None
     model_node = next((value for field in MODEL_FIELDS if (value := node.child(field))), None)
     model = model_node.text() if model_node else None
     if model_node is None or model is None or not model.isprintable():
-        node.unsupported("a provider needs the name of its model")
+        node.report_unsupported("a provider needs the name of its model")
         return None
-    kind.exact(f"provider {rule.slug}")
-    model_node.exact()
+    kind.report_exact(f"provider {rule.slug}")
+    model_node.report_exact()
     key = _read_key(node, rule)
     options, deployment = _read_options(node, rule, model)
     if rule.needs_address and "custom_host" not in options:
-        node.unsupported("needs api_base")
+        node.report_unsupported("needs api_base")
         return None
     slug = state.add_integration(Credential(rule.slug, key, options, key[2:-1].lower()), deployment)
     for field in node.fields():
         if field.name in MANUAL_FIELDS:
-            field.manual(MANUAL_FIELDS[field.name])
+            field.report_manual(MANUAL_FIELDS[field.name])
         elif field.name in INFORMATION_FIELDS:
-            field.approximate("the gateway decides this by itself")
+            field.report_approximate("the gateway decides this by itself")
     target: JsonObject = {"provider": f"@{slug}", "override_params": {"model": model}}
     if timeout := read_timeouts(node):
         target["request_timeout"] = timeout
@@ -127,10 +129,10 @@ def read_timeouts(node: Node) -> int | None:
     for group in timeouts.fields() if timeouts else ():
         for field in group.fields():
             if field.name == "total_ms" and group.name == "non_streaming" and (number := field.number()):
-                field.approximate("request_timeout: ends when the first byte of the response arrives")
+                field.report_approximate("request_timeout: ends when the first byte of the response arrives")
                 position = max(1, int(min(number, 86_400_000)))
             elif field.name in {"ttft_ms", "total_ms"}:
-                field.manual("request_timeout is the one timeout of a target, for streams and other responses")
+                field.report_manual("request_timeout is the one timeout of a target, for streams and other responses")
     return position
 
 
@@ -139,16 +141,16 @@ def _read_key(node: Node, rule: ProviderRule) -> str:
     if field is None:
         return f"${{{rule.env}}}" if rule.env else ""
     if field.value == "none":
-        field.exact("no key")
+        field.report_exact("no key")
         return ""
     text = field.value if isinstance(field.value, str) else ""
     if text.startswith(ENV_PREFIX) and (reference := env_reference(text.removeprefix(ENV_PREFIX))):
-        field.exact("read from this environment variable when the state is applied")
+        field.report_exact("read from this environment variable when the state is applied")
         return reference
     if field.value in {"sdk", "path", "env"} and not rule.env:
-        field.manual("set the authentication in configurations of the integration")
+        field.report_manual("set the authentication in configurations of the integration")
         return ""
-    field.manual("set the key of the integration; clients may also send a credential of their own")
+    field.report_manual("set the key of the integration; clients may also send a credential of their own")
     return f"${{{rule.env}}}" if rule.env else ""
 
 
@@ -198,10 +200,10 @@ def _read_location(field: Node) -> str | None:
     if text is None:
         return None
     if text.startswith(ENV_PREFIX) and (reference := env_reference(text.removeprefix(ENV_PREFIX))):
-        field.exact("read from this environment variable when the state is applied")
+        field.report_exact("read from this environment variable when the state is applied")
         return reference
     if re.match(r"(dynamic|path|path_from_env|sdk)(::|\Z)", text) or text.startswith(ENV_PREFIX):
-        field.manual("set this option in configurations of the integration")
+        field.report_manual("set this option in configurations of the integration")
         return None
-    field.exact("an option of the integration")
+    field.report_exact("an option of the integration")
     return text

@@ -80,7 +80,7 @@ class PeriodUsageReader(NamedTuple):
         used = limit_usage.c[USAGE_COLUMNS[self.type]]
         return select(limit_usage).where(*conditions).order_by(used.desc(), limit_usage.c.value_key)
 
-    async def _fetch(self, query: Select[*tuple[Any, ...]]) -> list[Row]:
+    async def _fetch_rows(self, query: Select[*tuple[Any, ...]]) -> list[Row]:
         return [cast("Row", row) for row in (await self.connection.execute(query)).mappings()]
 
     def _to_entity(self, row: Row) -> UsageEntity:
@@ -92,7 +92,7 @@ class PeriodUsageReader(NamedTuple):
 
     async def read_map(self) -> dict[str, ValueUsage]:
         """Returns the usage by value, of the `MAX_MAPPED_VALUES` values with the highest usage."""
-        rows = await self._fetch(self._select(*self._conditions()).limit(MAX_MAPPED_VALUES))
+        rows = await self._fetch_rows(self._select(*self._conditions()).limit(MAX_MAPPED_VALUES))
         return {
             row["value_key"]: ValueUsage(
                 current_usage=self._shown_usage(row),
@@ -113,14 +113,14 @@ class PeriodUsageReader(NamedTuple):
         if search:
             conditions.append(limit_usage.c.value_key.icontains(search, autoescape=True))
         total = await self.connection.scalar(select(func.count()).select_from(limit_usage).where(*conditions))
-        rows = await self._fetch(self._select(*conditions).limit(size).offset(size * page))
+        rows = await self._fetch_rows(self._select(*conditions).limit(size).offset(size * page))
         return total or 0, [self._to_entity(row) for row in rows]
 
     async def reset(self, *, value_key: str | None = None, entity_id: str | None = None) -> UsageEntity | None:
         """Sets the usage of one value to 0. Returns its entity from before the reset, or `None` if it had no usage."""
         condition = limit_usage.c.value_key == value_key if entity_id is None else limit_usage.c.id == entity_id
         conditions = [*self._conditions(), condition]
-        rows = await self._fetch(self._select(*conditions))
+        rows = await self._fetch_rows(self._select(*conditions))
         if not rows:
             return None
         await self.connection.execute(

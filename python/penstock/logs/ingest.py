@@ -21,7 +21,7 @@ from penstock.logs.batch import RecordBatch
 from penstock.logs.body_text import extract_text
 from penstock.logs.guardrail_results import FEEDBACK_MARK, read_feedback
 from penstock.logs.packs import PackedRecord
-from penstock.logs.record_lines import amend_line, decode_fields, make_killed_line
+from penstock.logs.record_lines import amend_line, decode_fields, make_line_of_killed_request
 from penstock.logs.spool_reader import RecordReader, SpoolFollower
 
 if TYPE_CHECKING:
@@ -242,7 +242,7 @@ class StoreIngest:
                 pending.refused.append(event.payload)
                 pending.bytes += len(event.payload)
             case spool_reader.KILLED:
-                line = make_killed_line(event, pending.reader.load_bodies)
+                line = make_line_of_killed_request(event, pending.reader.load_bodies)
                 pending.add_line(event.id, line)
                 self._store_bodies(pending, event, line)
             case spool.AMEND:

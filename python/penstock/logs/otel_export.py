@@ -33,7 +33,7 @@ from penstock.logs.record_lines import (
     AMENDMENT_WAIT_SECONDS,
     amend_line,
     decode_fields,
-    make_killed_line,
+    make_line_of_killed_request,
 )
 from penstock.logs.spool_reader import KILLED, SpoolFollower, WriterReader
 from penstock.logs.spool_writer import list_segments, segment_name
@@ -232,7 +232,7 @@ class OtelExporter:
         # Requests without a valid key belong to no organisation, so they are not exported.
         if event.kind not in {spool.END, KILLED} or event.flags & spool.REFUSED:
             return
-        line = make_killed_line(event, reader.load_bodies) if event.kind == KILLED else event.payload
+        line = make_line_of_killed_request(event, reader.load_bodies) if event.kind == KILLED else event.payload
         try:
             record = decode_record(line)
         except msgspec.MsgspecError as error:

@@ -21,7 +21,7 @@ from penstock.logs.record_lines import (
     amend_line,
     decode_fields,
     encode_amendment,
-    make_killed_line,
+    make_line_of_killed_request,
 )
 from penstock.logs.spool_reader import KILLED, SpoolEvent, SpoolFollower, WriterReader
 from penstock.records import RecordFile, refused_records_settings
@@ -117,7 +117,7 @@ class RecordFileConsumer:
             self._amend(reader.name, event, now)
             return
         if event.kind == KILLED:
-            line = make_killed_line(event, reader.load_bodies)
+            line = make_line_of_killed_request(event, reader.load_bodies)
         elif event.kind == spool.END:
             line = event.payload
             if event.flags & spool.AMENDMENT_FOLLOWS:

@@ -49,7 +49,7 @@ def encode_amendment(record_id: bytes, fields: Mapping[str, Any]) -> bytes:
     return msgspec.json.encode({"id": str(uuid.UUID(bytes=record_id)), "is_amendment": True, **fields})
 
 
-def make_killed_line(event: SpoolEvent, load_bodies: Callable[[OpenRequest], Mapping[int, bytes]]) -> bytes:
+def make_line_of_killed_request(event: SpoolEvent, load_bodies: Callable[[OpenRequest], Mapping[int, bytes]]) -> bytes:
     """Returns the record of a request whose process was killed, built from its `BEGIN` frame. Its tokens are counted in
     its bodies, as far as they are known.
     """

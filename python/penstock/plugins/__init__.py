@@ -45,7 +45,7 @@ class Result(msgspec.Struct, frozen=True):
 
 
 class NoParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Parameters of a check that has none."""
+    """Parameters of a check without parameters."""
 
 
 CheckFunction = typing.Callable[..., Any]

@@ -221,7 +221,7 @@ async def list_batches(
     context: NamedDependency[RequestContext], limit: LimitParam = 20, after: AfterCursor = None
 ) -> BatchList:
     """Lists the batches of the workspace, newest first."""
-    requested = cursor_pages.CursorQuery(limit, file_kit.parse_wire_id(file_kit.BATCH, after) if after else None)
+    requested = cursor_pages.CursorQuery(limit, file_kit.parse_prefixed_id(file_kit.BATCH, after) if after else None)
     async with context.read_session() as session:
         return BatchList.from_rows(
             await cursor_pages.fetch_rows(session, batches, requested), limit, batch_object.to_batch

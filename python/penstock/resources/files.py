@@ -158,7 +158,7 @@ async def list_files(
         files.c.purpose != batch_files.LOG_EXPORT_PURPOSE,
         *((files.c.purpose == purpose,) if purpose else ()),
     )
-    last = batch_files.parse_wire_id(batch_files.FILE, after) if after else None
+    last = batch_files.parse_prefixed_id(batch_files.FILE, after) if after else None
     requested = cursor_pages.CursorQuery(limit, last, order == "desc", conditions)
     async with context.read_session() as session:
         return FileList.from_rows(await cursor_pages.fetch_rows(session, files, requested), limit, file_response)

@@ -40,7 +40,7 @@ class Jwt(msgspec.Struct, frozen=True, kw_only=True):
     ] = ()
     default_scopes: Annotated[
         tuple[str, ...],
-        Meta(description="scopes of a token that has none", extra={"env": "JWT_LOCAL_AUTH_DEFAULT_SCOPES"}),
+        Meta(description="scopes of a token without scopes", extra={"env": "JWT_LOCAL_AUTH_DEFAULT_SCOPES"}),
     ] = ()
     leeway_seconds: Annotated[int, Meta(ge=0, le=600, description="clock difference that is tolerated")] = 60
     refresh_seconds: Annotated[

@@ -70,7 +70,7 @@ class Store(msgspec.Struct, frozen=True, kw_only=True):
     admin_key: Annotated[
         Secret | None,
         Meta(
-            description="first admin key of a store that has none; default: one is generated and printed once",
+            description="first admin key of a new store; default: one is generated and printed once",
             extra={"env": "PENSTOCK_ADMIN_KEY"},
         ),
     ] = None

@@ -28,22 +28,22 @@ def scripted_provider() -> Iterator[ScriptedProvider]:
 
 
 @pytest.fixture(scope="module")
-def chat(served: Gateway) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{served.base_url}/v1", api_key=KEY, max_retries=0, timeout=10) as client:
+def chat(running_gateway: Gateway) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{running_gateway.base_url}/v1", api_key=KEY, max_retries=0, timeout=10) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
-def claude(served: Gateway) -> Iterator[anthropic.Anthropic]:
-    with anthropic.Anthropic(base_url=served.base_url, api_key=KEY, max_retries=0, timeout=10) as client:
+def claude(running_gateway: Gateway) -> Iterator[anthropic.Anthropic]:
+    with anthropic.Anthropic(base_url=running_gateway.base_url, api_key=KEY, max_retries=0, timeout=10) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
-def amazon(served: Gateway) -> Any:
+def amazon(running_gateway: Gateway) -> Any:
     return boto3.client(
         "bedrock-runtime",
-        endpoint_url=served.base_url,
+        endpoint_url=running_gateway.base_url,
         region_name="us-east-1",
         aws_access_key_id=KEY,
         aws_secret_access_key="not looked at",

@@ -17,7 +17,9 @@ PACKAGES_DIR = Path(__file__).parents[3] / ".cache/sdk/others"
 KEY = "pk-gateway-0123456789"
 
 
-def run_sdk_script(script: str, served: Gateway, providers: list[str], key: str = KEY) -> dict[tuple[str, str], Any]:
+def run_sdk_script(
+    script: str, running_gateway: Gateway, providers: list[str], key: str = KEY
+) -> dict[tuple[str, str], Any]:
     """Runs a script and returns the result of each call, by provider and call."""
     done = subprocess.run(
         # An SDK may use deprecated functions; these tests ignore such warnings.
@@ -30,7 +32,7 @@ def run_sdk_script(script: str, served: Gateway, providers: list[str], key: str 
         env={
             "PATH": os.environ["PATH"],
             "PYTHONPATH": str(PACKAGES_DIR),
-            "GATEWAY": served.base_url,
+            "GATEWAY": running_gateway.base_url,
             "KEY": key,
             "PROVIDERS": " ".join(providers),
             # Keeps the SDKs from contacting any other host.

@@ -18,9 +18,9 @@ PROMPT_MESSAGES = [{"role": "user", "content": "say something"}]
 
 @pytest.fixture
 def client(gateway: Callable[..., Gateway]) -> Iterator[anthropic.Anthropic]:
-    served = gateway()
+    running_gateway = gateway()
     with anthropic.Anthropic(
-        base_url=served.base_url,
+        base_url=running_gateway.base_url,
         api_key="provider-key",
         default_headers={"x-gateway-provider": "mock"},
         max_retries=0,

@@ -57,7 +57,7 @@ WITHOUT_RESPONSES_API = [*TRANSLATED_PROVIDERS, "cometapi"]
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory, scripted_provider: ScriptedProvider) -> Iterator[Gateway]:
+def running_gateway(tmp_path_factory: pytest.TempPathFactory, scripted_provider: ScriptedProvider) -> Iterator[Gateway]:
     providers = [
         {"slug": item, "provider": item, "api_key": "sk", "custom_host": scripted_provider.url} for item in PROVIDERS
     ]

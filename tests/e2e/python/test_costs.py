@@ -93,19 +93,19 @@ def build_tables(scripted_provider: ScriptedProvider) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory, scripted_provider: ScriptedProvider) -> Iterator[Gateway]:
+def running_gateway(tmp_path_factory: pytest.TempPathFactory, scripted_provider: ScriptedProvider) -> Iterator[Gateway]:
     running = Gateway(tmp_path_factory.mktemp("costs"), build_tables(scripted_provider), {})
     yield running
     running.stop()
 
 
 @pytest.fixture
-def costs(served: Gateway) -> Callable[[int], list[tuple[int | None, dict[str, int] | None]]]:
+def costs(running_gateway: Gateway) -> Callable[[int], list[tuple[int | None, dict[str, int] | None]]]:
     """Returns a function that waits for this test's records and returns the cost and usage of each."""
-    before = len(served.records(0))
+    before = len(running_gateway.records(0))
 
     def wait_for_costs(count: int) -> list[tuple[int | None, dict[str, int] | None]]:
-        records = served.records(before + count)[before:]
+        records = running_gateway.records(before + count)[before:]
         return [(record.get("cost_nanodollars"), record.get("usage")) for record in records]
 
     return wait_for_costs
@@ -258,7 +258,7 @@ EXPECTED_COST = 100 * INPUT_NANODOLLARS + 10 * OUTPUT_NANODOLLARS + 2 * WEB_SEAR
 
 def test_bills_gemini_searches_for_every_sdk(
     scripted_provider: ScriptedProvider,
-    served: Gateway,
+    running_gateway: Gateway,
     claude: anthropic.Anthropic,
     chat: openai.OpenAI,
     costs: Callable[[int], list[object]],
@@ -267,8 +267,8 @@ def test_bills_gemini_searches_for_every_sdk(
         "POST", f"{MODELS['google']}{GENERATED}", json_response(gemini_body({"text": "much"}))
     )
     scripted_provider.set_responses("POST", f"{MODELS['google']}{STREAMED}", sse_response(*gemini_chunks()))
-    received = run_sdk_script("google_search.py", served, [model_name("google")])
-    assert received == {(model_name("google"), "whole"): "much", (model_name("google"), "streamed"): "much"}
+    received = run_sdk_script("google_search.py", running_gateway, [model_name("google")])
+    assert received == {(model_name("google"), "send_chat"): "much", (model_name("google"), "stream_chat"): "much"}
     request: dict[str, Any] = {"model": model_name("google"), "messages": PROMPT_MESSAGES}
     assert chat.chat.completions.create(**request).choices[0].message.content == "much"
     with chat.chat.completions.create(**request, stream=True) as chunks:
@@ -279,7 +279,10 @@ def test_bills_gemini_searches_for_every_sdk(
 
 
 def test_bills_large_and_array_responses_of_gemini(
-    scripted_provider: ScriptedProvider, served: Gateway, chat: openai.OpenAI, costs: Callable[[int], list[object]]
+    scripted_provider: ScriptedProvider,
+    running_gateway: Gateway,
+    chat: openai.OpenAI,
+    costs: Callable[[int], list[object]],
 ):
     picture = {"inlineData": {"mimeType": "image/png", "data": base64.b64encode(bytes(1_500_000)).decode()}}
     response = json_response(gemini_body({"text": "much"}, picture))
@@ -291,14 +294,14 @@ def test_bills_large_and_array_responses_of_gemini(
         sse_response(*gemini_chunks()[:1], gemini_body({"text": "ch"}, picture)),
         array,
     )
-    received = run_sdk_script("google_search.py", served, [model_name("google")])
-    assert received == {(model_name("google"), "whole"): "much", (model_name("google"), "streamed"): "much"}
+    received = run_sdk_script("google_search.py", running_gateway, [model_name("google")])
+    assert received == {(model_name("google"), "send_chat"): "much", (model_name("google"), "stream_chat"): "much"}
     assert (
         chat.chat.completions.create(model=model_name("google"), messages=PROMPT_MESSAGES).choices[0].message.content
         == "much"
     )
     # None of the SDKs requests a JSON array; a plain HTTP request gets one.
-    url = f"{served.base_url}/v1beta/models/{model_name('google')}{STREAMED}"
+    url = f"{running_gateway.base_url}/v1beta/models/{model_name('google')}{STREAMED}"
     request_body = httpx2.post(url, json={"contents": [{"parts": [{"text": "?"}]}]}, headers={"x-goog-api-key": KEY})
     assert request_body.content == array.body
     assert costs(4) == [(EXPECTED_COST, EXPECTED_USAGE)] * 4

@@ -108,7 +108,7 @@ def bucket_provider(listening: FakeBucketProvider) -> Iterator[FakeBucketProvide
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory, listening: FakeBucketProvider) -> Iterator[Gateway]:
+def running_gateway(tmp_path_factory: pytest.TempPathFactory, listening: FakeBucketProvider) -> Iterator[Gateway]:
     saved: list[dict[str, Any]] = [
         {
             "slug": slug,
@@ -130,17 +130,17 @@ def served(tmp_path_factory: pytest.TempPathFactory, listening: FakeBucketProvid
 
 
 @pytest.fixture
-def ai(kind: ProviderCase, served: Gateway, bucket_provider: FakeBucketProvider) -> Iterator[openai.OpenAI]:
+def ai(kind: ProviderCase, running_gateway: Gateway, bucket_provider: FakeBucketProvider) -> Iterator[openai.OpenAI]:
     slug = next(slug for slug, item in BUCKET_CASES.items() if item is kind)
     assert bucket_provider.url
-    with build_client(served, slug) as client:
+    with build_client(running_gateway, slug) as client:
         yield client
 
 
-def build_client(served: Gateway, slug: str) -> openai.OpenAI:
+def build_client(running_gateway: Gateway, slug: str) -> openai.OpenAI:
     headers = {"x-gateway-provider": f"@{slug}"}
     return openai.OpenAI(
-        base_url=f"{served.base_url}/v1", api_key=KEY, default_headers=headers, max_retries=0, timeout=30
+        base_url=f"{running_gateway.base_url}/v1", api_key=KEY, default_headers=headers, max_retries=0, timeout=30
     )
 
 
@@ -216,7 +216,7 @@ def test_encrypts_stored_files_as_configured(ai: openai.OpenAI, s3: str):
     assert displayed.headers["x-amz-server-side-encryption"] == "AES256"
 
 
-def test_aborts_upload_if_client_disconnects(served: Gateway, bucket_provider: FakeBucketProvider):
+def test_aborts_upload_if_client_disconnects(running_gateway: Gateway, bucket_provider: FakeBucketProvider):
     head = (
         "POST /v1/files HTTP/1.1\r\nhost: gateway\r\ncontent-type: multipart/form-data; boundary=edge\r\n"
         f"x-gateway-api-key: {KEY}\r\nx-gateway-provider: @bedrock\r\ncontent-length: {LARGE_FILE_BYTES}\r\n\r\n"
@@ -231,14 +231,14 @@ def test_aborts_upload_if_client_disconnects(served: Gateway, bucket_provider: F
             or None
         )
 
-    with socket.create_connection(("127.0.0.1", served.port)) as connection:
+    with socket.create_connection(("127.0.0.1", running_gateway.port)) as connection:
         connection.sendall(head.encode() + bytes(LARGE_FILE_BYTES // 2))
         wait_for("the first part", lambda: has_upload_request("PUT"))
     wait_for("its end", lambda: has_upload_request("DELETE"))
 
 
-def test_fireworks_files_are_datasets(served: Gateway, bucket_provider: FakeBucketProvider):
-    with build_client(served, "fireworks-ai") as ai:
+def test_fireworks_files_are_datasets(running_gateway: Gateway, bucket_provider: FakeBucketProvider):
+    with build_client(running_gateway, "fireworks-ai") as ai:
         lines = b"".join(batch_line(number, FIREWORKS_CASE.model) for number in range(3_000))
         created = ai.files.create(file=("lines.jsonl", lines), purpose="batch")
         filled = bucket_provider.objects[created.id].split(b"\r\n\r\n", 1)[1].rpartition(b"\r\n--")[0].splitlines()

@@ -92,7 +92,7 @@ def fine_tuning_provider(listening: FakeFineTuningProvider) -> Iterator[FakeFine
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory, listening: FakeFineTuningProvider) -> Iterator[Gateway]:
+def running_gateway(tmp_path_factory: pytest.TempPathFactory, listening: FakeFineTuningProvider) -> Iterator[Gateway]:
     """Serves four saved providers, all the same stub provider with a different API format each."""
     saved = [
         {
@@ -116,12 +116,12 @@ def served(tmp_path_factory: pytest.TempPathFactory, listening: FakeFineTuningPr
 
 @pytest.fixture
 def client(
-    kind: ProviderCase, served: Gateway, fine_tuning_provider: FakeFineTuningProvider
+    kind: ProviderCase, running_gateway: Gateway, fine_tuning_provider: FakeFineTuningProvider
 ) -> Iterator[openai.OpenAI]:
     assert fine_tuning_provider.jobs == {}
     headers = {"x-gateway-provider": f"@{kind.slug}"}
     with openai.OpenAI(
-        base_url=f"{served.base_url}/v1", api_key=KEY, default_headers=headers, max_retries=0, timeout=10
+        base_url=f"{running_gateway.base_url}/v1", api_key=KEY, default_headers=headers, max_retries=0, timeout=10
     ) as client:
         yield client
 

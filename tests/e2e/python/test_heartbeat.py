@@ -21,18 +21,18 @@ GATEWAY_HEADERS = {"x-gateway-provider": "mock"}
 
 
 @pytest.fixture
-def served(gateway: Callable[..., Gateway]) -> Gateway:
-    served = gateway({"server": {"heartbeat_seconds": 0.05}})
+def running_gateway(gateway: Callable[..., Gateway]) -> Gateway:
+    running_gateway = gateway({"server": {"heartbeat_seconds": 0.05}})
     for path in (CHAT_PATH, MESSAGES_PATH):
-        body = send_raw_request(served.base_url, path, chat_body(PAUSING_MODEL, stream=True)).body
+        body = send_raw_request(running_gateway.base_url, path, chat_body(PAUSING_MODEL, stream=True)).body
         assert body.count(b": keep-alive\n\n") >= 4, body
-    return served
+    return running_gateway
 
 
-def test_openai_sdk_sees_only_the_chunks(served: Gateway):
+def test_openai_sdk_sees_only_the_chunks(running_gateway: Gateway):
     with (
         openai.OpenAI(
-            base_url=f"{served.base_url}/v1", api_key="k", default_headers=GATEWAY_HEADERS, max_retries=0
+            base_url=f"{running_gateway.base_url}/v1", api_key="k", default_headers=GATEWAY_HEADERS, max_retries=0
         ) as client,
         client.chat.completions.create(model=PAUSING_MODEL, messages=PROMPT_MESSAGES, stream=True) as stream,
     ):
@@ -40,10 +40,10 @@ def test_openai_sdk_sees_only_the_chunks(served: Gateway):
     assert len([part for part in chunks if part]) == 4
 
 
-def test_anthropic_sdk_sees_only_the_events(served: Gateway):
+def test_anthropic_sdk_sees_only_the_events(running_gateway: Gateway):
     with (
         anthropic.Anthropic(
-            base_url=served.base_url, api_key="k", default_headers=GATEWAY_HEADERS, max_retries=0
+            base_url=running_gateway.base_url, api_key="k", default_headers=GATEWAY_HEADERS, max_retries=0
         ) as client,
         client.messages.stream(model=PAUSING_MODEL, max_tokens=64, messages=PROMPT_MESSAGES) as stream,
     ):

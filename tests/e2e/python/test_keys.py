@@ -23,49 +23,53 @@ SAVED_PROVIDER_HEADERS = {"x-gateway-provider": "@mine"}
 
 
 @pytest.fixture
-def served(gateway: Callable[..., Gateway]) -> Gateway:
+def running_gateway(gateway: Callable[..., Gateway]) -> Gateway:
     return gateway(TABLES)
 
 
-def openai_client(served: Gateway, key: str, headers: dict[str, str]) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{served.base_url}/v1", api_key=key, default_headers=headers, max_retries=0)
+def openai_client(running_gateway: Gateway, key: str, headers: dict[str, str]) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{running_gateway.base_url}/v1", api_key=key, default_headers=headers, max_retries=0)
 
 
-def anthropic_client(served: Gateway, key: str, headers: dict[str, str]) -> anthropic.Anthropic:
-    return anthropic.Anthropic(base_url=served.base_url, api_key=key, default_headers=headers, max_retries=0)
+def anthropic_client(running_gateway: Gateway, key: str, headers: dict[str, str]) -> anthropic.Anthropic:
+    return anthropic.Anthropic(base_url=running_gateway.base_url, api_key=key, default_headers=headers, max_retries=0)
 
 
-def azure_client(served: Gateway, key: str, headers: dict[str, str]) -> openai.AzureOpenAI:
+def azure_client(running_gateway: Gateway, key: str, headers: dict[str, str]) -> openai.AzureOpenAI:
     return openai.AzureOpenAI(
-        base_url=f"{served.base_url}/v1", api_key=key, api_version="2024-10-21", default_headers=headers, max_retries=0
+        base_url=f"{running_gateway.base_url}/v1",
+        api_key=key,
+        api_version="2024-10-21",
+        default_headers=headers,
+        max_retries=0,
     )
 
 
-def test_client_needs_only_the_gateway_key(served: Gateway, mock: Mock):
+def test_client_needs_only_the_gateway_key(running_gateway: Gateway, mock: Mock):
     # Azure's client uses its own paths, which pass through.
     for make in (openai_client, azure_client):
-        with make(served, KEY, SAVED_PROVIDER_HEADERS) as client:
+        with make(running_gateway, KEY, SAVED_PROVIDER_HEADERS) as client:
             client.chat.completions.create(model="mock", messages=PROMPT_MESSAGES)
-    with anthropic_client(served, KEY, SAVED_PROVIDER_HEADERS) as client:
+    with anthropic_client(running_gateway, KEY, SAVED_PROVIDER_HEADERS) as client:
         assert client.messages.create(model="mock", max_tokens=8, messages=PROMPT_MESSAGES).content
     for entry in mock.ledger():
         assert entry["headers"]["authorization"] == f"Bearer {STORED}"
         assert KEY not in str(entry)
-    assert [record["api_key_id"] for record in served.records(3)] == ["k-1"] * 3
+    assert [record["api_key_id"] for record in running_gateway.records(3)] == ["k-1"] * 3
 
 
-def test_portkey_headers_get_portkey_response_headers(served: Gateway, mock: Mock):
+def test_portkey_headers_get_portkey_response_headers(running_gateway: Gateway, mock: Mock):
     headers = {"x-portkey-api-key": KEY, "x-portkey-provider": "@mine", "x-portkey-trace-id": "t-1"}
-    with openai_client(served, "OPENAI_API_KEY", headers) as client:
+    with openai_client(running_gateway, "OPENAI_API_KEY", headers) as client:
         response = client.chat.completions.with_raw_response.create(model="mock", messages=PROMPT_MESSAGES)
     assert response.headers["x-portkey-trace-id"] == "t-1"
     assert not [name for name in response.headers if name.startswith("x-gateway-")]
     assert mock.ledger()[0]["headers"]["authorization"] == f"Bearer {STORED}"
 
 
-def test_wrong_key_raises_the_sdks_error_with_all_fields(served: Gateway, mock: Mock):
+def test_wrong_key_raises_the_sdks_error_with_all_fields(running_gateway: Gateway, mock: Mock):
     with (
-        openai_client(served, "sk-wrong", SAVED_PROVIDER_HEADERS) as client,
+        openai_client(running_gateway, "sk-wrong", SAVED_PROVIDER_HEADERS) as client,
         pytest.raises(openai.AuthenticationError) as refused,
     ):
         client.chat.completions.create(model="mock", messages=PROMPT_MESSAGES)
@@ -73,14 +77,14 @@ def test_wrong_key_raises_the_sdks_error_with_all_fields(served: Gateway, mock: 
     assert (error.code, error.type, error.request_id) == (
         "03",
         "authentication_error",
-        served.refused_records(1)[0]["id"],
+        running_gateway.refused_records(1)[0]["id"],
     )
     with (
-        anthropic_client(served, "sk-wrong", SAVED_PROVIDER_HEADERS) as client,
+        anthropic_client(running_gateway, "sk-wrong", SAVED_PROVIDER_HEADERS) as client,
         pytest.raises(anthropic.AuthenticationError) as refused,
     ):
         client.messages.create(model="mock", max_tokens=8, messages=PROMPT_MESSAGES)
-    request_id = served.refused_records(2)[1]["id"]
+    request_id = running_gateway.refused_records(2)[1]["id"]
     assert refused.value.request_id == request_id
     assert refused.value.body == {
         "type": "error",

@@ -33,10 +33,10 @@ def test_portkey_sdk_understands_every_call(
     gateway: Callable[..., Gateway], store_templates: DatabaseTemplates, tmp_path: Path
 ):
     env = {"PENSTOCK_ADMIN_KEY": ADMIN_KEY, "PENSTOCK_STORE_URL": store_templates.copy("sqlite", tmp_path)}
-    served = gateway({"log_store": {"enabled": True}}, env=env)
-    workspace = Client(served).create("/v1/admin/workspaces", {"name": "Sdk"})["id"]
-    key = Client(served).with_new_key(workspace_id=workspace, scopes=SCOPES).key
-    version, calls = run_sdk_calls("portkey_logs.py", "portkey-ai-2", served, KEY=key, WORKSPACE=workspace)
+    running_gateway = gateway({"log_store": {"enabled": True}}, env=env)
+    workspace = Client(running_gateway).create("/v1/admin/workspaces", {"name": "Sdk"})["id"]
+    key = Client(running_gateway).with_new_key(workspace_id=workspace, scopes=SCOPES).key
+    version, calls = run_sdk_calls("portkey_logs.py", "portkey-ai-2", running_gateway, KEY=key, WORKSPACE=workspace)
     assert version.startswith("2.")
     actual = dict(calls)
     assert actual == {name: EXPECTED_RESULTS.get(name, True) for name in actual}

@@ -54,8 +54,8 @@ def start_managed_gateway(gateway: Callable[..., Gateway], store_templates: Data
 def test_portkey_sdk_understands_every_call(
     gateway: Callable[..., Gateway], store_templates: DatabaseTemplates, tmp_path: Path
 ):
-    served = start_managed_gateway(gateway, store_templates, tmp_path)
-    version, calls = run_sdk_calls("portkey_management.py", "portkey-ai-2", served, KEY=ADMIN_KEY)
+    running_gateway = start_managed_gateway(gateway, store_templates, tmp_path)
+    version, calls = run_sdk_calls("portkey_management.py", "portkey-ai-2", running_gateway, KEY=ADMIN_KEY)
     assert version.startswith("2.")
     actual = dict(calls)
     virtual = actual.pop("virtual_keys.create")
@@ -68,8 +68,8 @@ def test_portkey_sdk_understands_every_call(
 def test_limits_are_lists_for_all_other_clients(
     gateway: Callable[..., Gateway], store_templates: DatabaseTemplates, tmp_path: Path
 ):
-    served = start_managed_gateway(gateway, store_templates, tmp_path)
-    admin = Client(served)
+    running_gateway = start_managed_gateway(gateway, store_templates, tmp_path)
+    admin = Client(running_gateway)
     rate = {"type": "requests", "unit": "rpm", "value": 7}
     workspace = admin.create("/v1/workspaces", {"name": "w"})["id"]
     admin.create("/v1/virtual-keys", {"name": "v", "provider": "mock", "workspace_id": workspace, "rate_limits": rate})
@@ -83,7 +83,7 @@ def test_limits_are_lists_for_all_other_clients(
     node = {"x-portkey-package-version": "portkey-3.1.0", "x-portkey-runtime": "node"}
     python = {"x-portkey-package-version": "portkey-2.3.4", "x-portkey-runtime": "CPython"}
     for headers, displayed in (({}, [rate]), (node, [rate]), (python, rate)):
-        client = Client(served, headers=headers)
+        client = Client(running_gateway, headers=headers)
         listed = client.read(f"/v1/virtual-keys?workspace_id={workspace}")["data"]
         assert [row["rate_limits"] for row in listed if row["rate_limits"]] == [displayed]
         assert client.read("/v1/integrations/i/workspaces")["workspaces"][0]["rate_limits"] == displayed

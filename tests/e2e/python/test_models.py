@@ -33,7 +33,7 @@ class ServedKey(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory, store_templates: DatabaseTemplates) -> Iterator[ServedKey]:
+def served_key(tmp_path_factory: pytest.TempPathFactory, store_templates: DatabaseTemplates) -> Iterator[ServedKey]:
     folder = tmp_path_factory.mktemp("models")
     mock = Mock(folder)
     env = {"PENSTOCK_ADMIN_KEY": ADMIN_KEY, "PENSTOCK_STORE_URL": store_templates.copy("sqlite", folder)}
@@ -52,8 +52,8 @@ def served(tmp_path_factory: pytest.TempPathFactory, store_templates: DatabaseTe
     mock.stop()
 
 
-def test_openai_sdk_lists_and_finds_models(served: ServedKey):
-    with openai.OpenAI(base_url=f"{served.gateway.base_url}/v1", api_key=served.key, max_retries=0) as client:
+def test_openai_sdk_lists_and_finds_models(served_key: ServedKey):
+    with openai.OpenAI(base_url=f"{served_key.gateway.base_url}/v1", api_key=served_key.key, max_retries=0) as client:
         assert [model.id for model in client.models.list()] == MODELS
         assert client.models.retrieve("gpt-4o-mini").id == "gpt-4o-mini"
         with pytest.raises(openai.NotFoundError, match="there is no model 'none'"):
@@ -67,8 +67,8 @@ def error_type(error: anthropic.APIStatusError) -> str:
     return cast("Any", error.body)["error"]["type"]
 
 
-def test_anthropic_sdk_lists_and_finds_models(served: ServedKey):
-    with anthropic.Anthropic(base_url=served.gateway.base_url, api_key=served.key, max_retries=0) as client:
+def test_anthropic_sdk_lists_and_finds_models(served_key: ServedKey):
+    with anthropic.Anthropic(base_url=served_key.gateway.base_url, api_key=served_key.key, max_retries=0) as client:
         pages = client.models.list(limit=1)
         assert [(model.id, model.display_name) for model in pages] == [(name, name) for name in MODELS]
         backwards = client.models.list(limit=1, before_id=MODELS[1])
@@ -83,8 +83,8 @@ def test_anthropic_sdk_lists_and_finds_models(served: ServedKey):
         assert error_type(failed.value) == "authentication_error"
 
 
-def test_other_sdks_list_and_find_models(served: ServedKey):
-    received = run_sdk_script("model_lists.py", served.gateway, ["gpt-4o-mini"], key=served.key)
+def test_other_sdks_list_and_find_models(served_key: ServedKey):
+    received = run_sdk_script("model_lists.py", served_key.gateway, ["gpt-4o-mini"], key=served_key.key)
     not_found = "there is no model 'none'"
     expected = {
         ("google", "catalogue"): [[f"models/{name}" for name in MODELS], "models/gpt-4o-mini", "gpt-4o-mini"],

@@ -55,22 +55,22 @@ def start_gateway(
     """Starts a gateway with a store; returns it with a key whose config names the provider at this address."""
     tables: dict[str, Any] = {"upstream": {"trusted_custom_hosts": ["127.0.0.1"]}}
     env = {"PENSTOCK_ADMIN_KEY": ADMIN_KEY, "PENSTOCK_STORE_URL": store_templates.copy("sqlite", folder)}
-    served = gateway(tables, env=env)
-    admin = Client(served)
+    running_gateway = gateway(tables, env=env)
+    admin = Client(running_gateway)
     workspace = admin.create("/v1/workspaces", {"name": "w"})["id"]
     body = {"name": "p", "slug": "p", "ai_provider_id": kind, "key": provider_key, "workspace_id": workspace}
     admin.create("/v1/integrations", body | {"configurations": {"custom_host": address}})
     config = admin.create("/v1/configs", {"name": "c", "config": {"provider": "@p"}, "workspace_id": workspace})["slug"]
     key = admin.with_new_key(workspace_id=workspace, scopes=["completions.write"], defaults={"config_id": config}).key
-    wait_for("the key", lambda: Client(served, key).get("/v1/models").status == 200 or None, 3)
-    return served, key
+    wait_for("the key", lambda: Client(running_gateway, key).get("/v1/models").status == 200 or None, 3)
+    return running_gateway, key
 
 
 def test_google_sdk_reaches_its_own_api(
     gateway: Callable[..., Gateway], store_templates: DatabaseTemplates, tmp_path: Path, google: GoogleProvider
 ):
-    served, key = start_gateway(gateway, store_templates, tmp_path, "google", google.url)
-    received = run_sdk_script("own_apis.py", served, ["v1", "v1beta"], key=key)
+    running_gateway, key = start_gateway(gateway, store_templates, tmp_path, "google", google.url)
+    received = run_sdk_script("own_apis.py", running_gateway, ["v1", "v1beta"], key=key)
     for version in ("v1", "v1beta"):
         assert {call: actual for (name, call), actual in received.items() if name == version} == EXPECTED_RESULTS
     assert [len(content) for content in google.uploads.values()] == [UPLOAD_BYTES] * 2
@@ -81,7 +81,7 @@ def test_google_sdk_reaches_its_own_api(
         assert "token" not in target
         assert headers["x-goog-api-key"] == PROVIDER_KEY
         assert not [name for name in headers if name.startswith(("x-gateway-", "x-portkey-"))]
-    records = [record for record in served.records(24) if "/upload/" in record["request_url"]]
+    records = [record for record in running_gateway.records(24) if "/upload/" in record["request_url"]]
     assert len(records) == 6
     assert {record["response_status_code"] for record in records} == {200}
     assert len({record["api_key_id"] for record in records}) == 1
@@ -96,13 +96,13 @@ def test_upload_url_is_valid_only_for_its_upload(
     google: GoogleProvider,
     provider_key: str,
 ):
-    served, key = start_gateway(gateway, store_templates, tmp_path, "google", google.url, provider_key)
+    running_gateway, key = start_gateway(gateway, store_templates, tmp_path, "google", google.url, provider_key)
     command = "x-goog-upload-command"
     started = httpx2.post(
-        f"{served.base_url}/upload/v1/files", headers={"x-goog-api-key": key, command: "start"}, content=b"{}"
+        f"{running_gateway.base_url}/upload/v1/files", headers={"x-goog-api-key": key, command: "start"}, content=b"{}"
     )
     url = started.headers["x-goog-upload-url"]
-    assert url.startswith(f"{served.base_url}/upload/v1/files?upload_id=id-0&")
+    assert url.startswith(f"{running_gateway.base_url}/upload/v1/files?upload_id=id-0&")
 
     def send(target: str, value: str = "upload, finalize", **headers: str) -> int:
         return httpx2.post(target, headers={command: value, **headers}, content=b"x").status_code
@@ -119,16 +119,18 @@ def test_upload_url_is_valid_only_for_its_upload(
     assert google.uploads == {"id-0": b""}
     assert send(url) == 200
     assert google.uploads == {"id-0": b"x"}
-    (actual,) = [row["id"] for row in Client(served).read("/v1/api-keys")["data"] if row["name"] == "key of a test"]
-    expect_ok(Client(served).delete(f"/v1/api-keys/{actual}"))
+    (actual,) = [
+        row["id"] for row in Client(running_gateway).read("/v1/api-keys")["data"] if row["name"] == "key of a test"
+    ]
+    expect_ok(Client(running_gateway).delete(f"/v1/api-keys/{actual}"))
     wait_for("the end of the key", lambda: send(url) == 401 or None, 3)
 
 
 def test_cohere_sdk_reaches_its_first_api(
     gateway: Callable[..., Gateway], store_templates: DatabaseTemplates, tmp_path: Path, google: GoogleProvider
 ):
-    served, key = start_gateway(gateway, store_templates, tmp_path, "cohere", google.url)
-    received = run_sdk_script("own_apis.py", served, [], key=key)
+    running_gateway, key = start_gateway(gateway, store_templates, tmp_path, "cohere", google.url)
+    received = run_sdk_script("own_apis.py", running_gateway, [], key=key)
     assert received == {
         ("cohere", "tokenize"): [1, 2],
         ("cohere", "datasets"): ["d-1"],

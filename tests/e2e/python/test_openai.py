@@ -17,15 +17,19 @@ PROMPT_MESSAGES = [{"role": "user", "content": "say something"}]
 
 
 @pytest.fixture
-def served(gateway: Callable[..., Gateway]) -> Gateway:
+def running_gateway(gateway: Callable[..., Gateway]) -> Gateway:
     return gateway({"keys": [{"name": "e2e", "key": KEY}]})
 
 
 @pytest.fixture
-def client(served: Gateway) -> Iterator[openai.OpenAI]:
+def client(running_gateway: Gateway) -> Iterator[openai.OpenAI]:
     headers = {"x-gateway-provider": "mock", "x-gateway-api-key": KEY}
     with openai.OpenAI(
-        base_url=f"{served.base_url}/v1", api_key="provider-key", default_headers=headers, max_retries=0, timeout=10
+        base_url=f"{running_gateway.base_url}/v1",
+        api_key="provider-key",
+        default_headers=headers,
+        max_retries=0,
+        timeout=10,
     ) as client:
         yield client
 
@@ -83,9 +87,9 @@ def test_does_not_forward_the_gateway_key(client: openai.OpenAI, mock: Mock):
     assert KEY not in str(mock.ledger())
 
 
-def test_writes_one_record_per_call(client: openai.OpenAI, served: Gateway):
+def test_writes_one_record_per_call(client: openai.OpenAI, running_gateway: Gateway):
     client.chat.completions.create(model="mock", messages=PROMPT_MESSAGES)
     with client.chat.completions.create(model="mock", messages=PROMPT_MESSAGES, stream=True) as stream:
         assert list(stream)
-    assert len(served.records(2)) == 2
-    assert "provider-key" not in served.records_file.read_text()
+    assert len(running_gateway.records(2)) == 2
+    assert "provider-key" not in running_gateway.records_file.read_text()

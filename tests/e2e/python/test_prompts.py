@@ -29,13 +29,13 @@ SCOPES = ["completions.write", "prompts.create", "prompts.read", "prompts.render
 
 
 @pytest.fixture
-def prompting(
+def prompt_gateway(
     gateway: Callable[..., Gateway], store_templates: DatabaseTemplates, tmp_path: Path
 ) -> tuple[Gateway, dict[str, str]]:
     """Returns a gateway with a prompt, and the environment that names the prompt and a key."""
     env = {"PENSTOCK_ADMIN_KEY": ADMIN_KEY, "PENSTOCK_STORE_URL": store_templates.copy("sqlite", tmp_path)}
-    served = gateway(env=env)
-    admin = Client(served)
+    running_gateway = gateway(env=env)
+    admin = Client(running_gateway)
     workspace = admin.create("/v1/workspaces", {"name": "Sdk"})["id"]
     integration = admin.create("/v1/integrations", {"name": "mock", "ai_provider_id": "mock"})["slug"]
     enabled = {"workspaces": [{"id": workspace, "enabled": True}]}
@@ -48,25 +48,27 @@ def prompting(
     slug = client.create("/v1/prompts", prompt)["slug"]
     headers = {"x-gateway-api-key": client.key}
     path = f"/v1/prompts/{slug}/completions"
-    wait_for("the prompt", lambda: send_raw_request(served.base_url, path, b"{}", headers).status == 200 or None, 5)
-    return served, {"KEY": client.key, "PROMPT": slug}
+    wait_for(
+        "the prompt", lambda: send_raw_request(running_gateway.base_url, path, b"{}", headers).status == 200 or None, 5
+    )
+    return running_gateway, {"KEY": client.key, "PROMPT": slug}
 
 
-def test_portkey_sdk_runs_prompts(prompting: tuple[Gateway, dict[str, str]]):
-    served, names = prompting
-    version, calls = run_sdk_calls("portkey_prompts.py", "portkey-ai-2", served, **names)
+def test_portkey_sdk_runs_prompts(prompt_gateway: tuple[Gateway, dict[str, str]]):
+    running_gateway, names = prompt_gateway
+    version, calls = run_sdk_calls("portkey_prompts.py", "portkey-ai-2", running_gateway, **names)
     assert version.startswith("2.")
     actual = dict(calls)
     assert actual == {**dict.fromkeys(actual, True), "prompts.render": "Greet Ann"}
 
 
-def test_portkey_sdk_example_of_the_page_runs(prompting: tuple[Gateway, dict[str, str]]):
-    served, names = prompting
+def test_portkey_sdk_example_of_the_page_runs(prompt_gateway: tuple[Gateway, dict[str, str]]):
+    running_gateway, names = prompt_gateway
     (example,) = page_examples("docs/prompts.md", "py")
     reference = "pp-greeting-1f2e3d@production"
     assert reference in example.text
     lines = [
-        f"key, url = {names['KEY']!r}, {served.base_url!r}",
+        f"key, url = {names['KEY']!r}, {running_gateway.base_url!r}",
         # No version of the new prompt has a label, so the example requests the latest version.
         example.text.replace(reference, f"{names['PROMPT']}@latest"),
         "print(answer.choices[0].message.content)",
@@ -84,6 +86,6 @@ def test_portkey_sdk_example_of_the_page_runs(prompting: tuple[Gateway, dict[str
     assert done.stdout.strip()
 
 
-def test_portkey_sdk_for_node_runs_prompts(prompting: tuple[Gateway, dict[str, str]]):
-    served, names = prompting
-    run_node_test("prompts.test.mjs", GATEWAY=served.base_url, **names)
+def test_portkey_sdk_for_node_runs_prompts(prompt_gateway: tuple[Gateway, dict[str, str]]):
+    running_gateway, names = prompt_gateway
+    run_node_test("prompts.test.mjs", GATEWAY=running_gateway.base_url, **names)

@@ -61,9 +61,9 @@ def test_sdk_understands_every_route(gateway: Callable[..., Gateway], mock: Mock
 @pytest.mark.slow(70)
 def test_sdks_understand_responses_of_aimock(gateway: Callable[..., Gateway], aimock: str):
     # One gateway serves all SDKs, which also shows that no state leaks from one to the next.
-    served = gateway({"upstream": {"trusted_custom_hosts": ["127.0.0.1"]}})
+    running_gateway = gateway({"upstream": {"trusted_custom_hosts": ["127.0.0.1"]}})
     for sdk, folder, major in SDKS:
-        version, calls = run_sdk_calls(f"{sdk}_at_aimock.py", folder, served, AIMOCK=aimock)
+        version, calls = run_sdk_calls(f"{sdk}_at_aimock.py", folder, running_gateway, AIMOCK=aimock)
         assert version.startswith(major)
         assert {received for _, received in calls} == {"understood"}, (version, calls)
 
@@ -92,7 +92,7 @@ def fallback_config(*targets: dict[str, Any]) -> dict[str, Any]:
 def test_portkey_sdk_does_not_repeat_the_configs_retries(
     gateway: Callable[..., Gateway], mock: Mock, config: dict[str, Any], reply: tuple[Any, Any], attempts: int
 ):
-    served = gateway({"routing": {"retry_backoff_ms": 1}})
-    version, calls = run_sdk_calls("portkey_sdk.py", "portkey-ai-2", served, CONFIG=json.dumps(config))
+    running_gateway = gateway({"routing": {"retry_backoff_ms": 1}})
+    version, calls = run_sdk_calls("portkey_sdk.py", "portkey-ai-2", running_gateway, CONFIG=json.dumps(config))
     assert (version[:2], calls) == ("2.", [reply] * 3)
     assert len(mock.ledger()) == 3 * attempts

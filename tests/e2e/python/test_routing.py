@@ -31,28 +31,28 @@ def load_balanced_config(chosen: dict[str, Any], other: dict[str, Any]) -> dict[
     return {"strategy": {"mode": "loadbalance"}, "targets": [chosen, {**other, "weight": 0}]}
 
 
-def openai_client(served: Gateway, config: object) -> openai.OpenAI:
+def openai_client(running_gateway: Gateway, config: object) -> openai.OpenAI:
     """Creates a client with the SDK's default retries."""
     headers = {"x-gateway-config": config if isinstance(config, str) else json.dumps(config)}
-    return openai.OpenAI(base_url=f"{served.base_url}/v1", api_key="k", default_headers=headers, timeout=10)
+    return openai.OpenAI(base_url=f"{running_gateway.base_url}/v1", api_key="k", default_headers=headers, timeout=10)
 
 
-def anthropic_client(served: Gateway, config: object) -> anthropic.Anthropic:
+def anthropic_client(running_gateway: Gateway, config: object) -> anthropic.Anthropic:
     headers = {"x-gateway-config": json.dumps(config)}
-    return anthropic.Anthropic(base_url=served.base_url, api_key="k", default_headers=headers, timeout=10)
+    return anthropic.Anthropic(base_url=running_gateway.base_url, api_key="k", default_headers=headers, timeout=10)
 
 
 def test_both_sdks_get_fallback_responses_complete_and_streamed(gateway: Callable[..., Gateway], mock: Mock):
-    served = gateway()
+    running_gateway = gateway()
     config = fallback_config(target("status=503"), target("chunks=3"))
-    with openai_client(served, config) as client:
+    with openai_client(running_gateway, config) as client:
         raw = client.chat.completions.with_raw_response.create(model="mock", messages=MESSAGES)
         assert raw.headers["x-gateway-last-used-option-index"] == "config.targets[1]"
         assert raw.parse().choices[0].message.content
         with client.chat.completions.create(model="mock", messages=MESSAGES, stream=True) as stream:
             assert len([chunk for chunk in stream if chunk.choices and chunk.choices[0].delta.content]) == 3
     with (
-        anthropic_client(served, config) as client,
+        anthropic_client(running_gateway, config) as client,
         client.messages.stream(model="mock", max_tokens=9, messages=MESSAGES) as stream,
     ):
         assert stream.get_final_message().stop_reason == "end_turn"
@@ -73,12 +73,12 @@ def test_both_sdks_get_fallback_responses_complete_and_streamed(gateway: Callabl
 def test_permanent_failure_takes_only_the_configured_attempts(
     gateway: Callable[..., Gateway], mock: Mock, config: dict[str, Any], attempts: int
 ):
-    served = gateway(FAST_RETRIES)
-    with openai_client(served, config) as client, pytest.raises(openai.APIStatusError) as caught:
+    running_gateway = gateway(FAST_RETRIES)
+    with openai_client(running_gateway, config) as client, pytest.raises(openai.APIStatusError) as caught:
         client.chat.completions.create(model="mock", messages=MESSAGES)
     assert caught.value.response.headers["x-should-retry"] == "false"
     assert len(mock.ledger()) == attempts
-    with anthropic_client(served, config) as client, pytest.raises(anthropic.APIStatusError):
+    with anthropic_client(running_gateway, config) as client, pytest.raises(anthropic.APIStatusError):
         client.messages.create(model="mock", max_tokens=9, messages=MESSAGES)
     assert len(mock.ledger()) == 2 * attempts
 
@@ -94,21 +94,21 @@ def test_without_config_sdks_retry_themselves(gateway: Callable[..., Gateway], m
 
 
 def test_target_without_retry_setting_leaves_retries_to_the_sdk(gateway: Callable[..., Gateway], mock: Mock):
-    served = gateway(FAST_RETRIES)
+    running_gateway = gateway(FAST_RETRIES)
     config = load_balanced_config(target("fault=429&retry_after=0.01"), target("status=503", retry={"attempts": 2}))
-    with openai_client(served, config) as client, pytest.raises(openai.RateLimitError) as caught:
+    with openai_client(running_gateway, config) as client, pytest.raises(openai.RateLimitError) as caught:
         client.chat.completions.create(model="mock", messages=MESSAGES)
     assert "x-should-retry" not in caught.value.response.headers
     assert len(mock.ledger()) == 3
-    with anthropic_client(served, config) as client, pytest.raises(anthropic.RateLimitError):
+    with anthropic_client(running_gateway, config) as client, pytest.raises(anthropic.RateLimitError):
         client.messages.create(model="mock", max_tokens=9, messages=MESSAGES)
     assert len(mock.ledger()) == 6
 
 
 def test_sdk_timeout_bounds_all_attempts_of_a_config(gateway: Callable[..., Gateway], mock: Mock):
-    served = gateway(FAST_RETRIES)
+    running_gateway = gateway(FAST_RETRIES)
     config = fallback_config(*[target("fault=silence")] * 3, retry={"attempts": 2}, request_timeout=20_000)
-    for client in (openai_client(served, config), anthropic_client(served, config)):
+    for client in (openai_client(running_gateway, config), anthropic_client(running_gateway, config)):
         began, before = time.monotonic(), len(mock.ledger())
         with client, pytest.raises((openai.APIStatusError, anthropic.APIStatusError)) as caught:
             client.with_options(timeout=4).post(
@@ -123,8 +123,8 @@ def test_sdk_timeout_bounds_all_attempts_of_a_config(gateway: Callable[..., Gate
 
 def test_saved_config_caches_complete_and_streamed_responses(gateway: Callable[..., Gateway], mock: Mock):
     config = {"provider": "mock", "cache": {"mode": "simple", "max_age": 60}}
-    served = gateway({"configs": [{"slug": "pc-kept", "config": config}]})
-    with openai_client(served, "pc-kept") as client:
+    running_gateway = gateway({"configs": [{"slug": "pc-kept", "config": config}]})
+    with openai_client(running_gateway, "pc-kept") as client:
         create = client.chat.completions.with_raw_response.create
         responses = [create(model="mock", messages=MESSAGES) for _ in range(2)]
         assert [response.headers["x-gateway-cache-status"] for response in responses] == ["MISS", "HIT"]

@@ -19,7 +19,7 @@ RESPONSE_TEXT = "Hello from the pretend provider: all is well. "
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+def running_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     """Runs a gateway with five providers, each of them the mock provider in another API format."""
     folder = tmp_path_factory.mktemp("sdks")
     mock = Mock(folder)
@@ -35,29 +35,29 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
 
 
 EXPECTED_EMBEDDINGS_AND_COUNTS: dict[tuple[str, str, str], object] = {
-    ("google_sdk.py", "openai", "vectors"): [3, 3],
-    ("google_sdk.py", "google", "vectors"): [3, 3],
-    ("google_sdk.py", "cohere", "vectors"): [3, 3],
-    ("google_sdk.py", "anthropic", "vectors"): [500, "INTERNAL"],
-    ("google_sdk.py", "bedrock", "vectors"): [400, "INVALID_ARGUMENT"],
+    ("google_sdk.py", "openai", "embed_texts"): [3, 3],
+    ("google_sdk.py", "google", "embed_texts"): [3, 3],
+    ("google_sdk.py", "cohere", "embed_texts"): [3, 3],
+    ("google_sdk.py", "anthropic", "embed_texts"): [500, "INTERNAL"],
+    ("google_sdk.py", "bedrock", "embed_texts"): [400, "INVALID_ARGUMENT"],
     # OpenAI and Cohere count no tokens here, so the gateway counts "say something" itself.
-    ("google_sdk.py", "openai", "counted"): 2,
-    ("google_sdk.py", "cohere", "counted"): 2,
-    ("google_sdk.py", "google", "counted"): 12,
-    ("google_sdk.py", "anthropic", "counted"): 12,
-    ("google_sdk.py", "bedrock", "counted"): 12,
-    ("boto3_sdk.py", "openai", "counted"): 9,
-    ("boto3_sdk.py", "cohere", "counted"): 9,
-    ("boto3_sdk.py", "google", "counted"): 12,
-    ("boto3_sdk.py", "anthropic", "counted"): 12,
-    ("boto3_sdk.py", "bedrock", "counted"): 12,
-    ("boto3_sdk.py", "openai", "counted_for_claude"): 9,
-    ("boto3_sdk.py", "cohere", "counted_for_claude"): 9,
-    ("boto3_sdk.py", "google", "counted_for_claude"): 12,
-    ("boto3_sdk.py", "anthropic", "counted_for_claude"): 12,
-    ("boto3_sdk.py", "bedrock", "counted_for_claude"): 12,
+    ("google_sdk.py", "openai", "count_tokens"): 2,
+    ("google_sdk.py", "cohere", "count_tokens"): 2,
+    ("google_sdk.py", "google", "count_tokens"): 12,
+    ("google_sdk.py", "anthropic", "count_tokens"): 12,
+    ("google_sdk.py", "bedrock", "count_tokens"): 12,
+    ("boto3_sdk.py", "openai", "count_tokens"): 9,
+    ("boto3_sdk.py", "cohere", "count_tokens"): 9,
+    ("boto3_sdk.py", "google", "count_tokens"): 12,
+    ("boto3_sdk.py", "anthropic", "count_tokens"): 12,
+    ("boto3_sdk.py", "bedrock", "count_tokens"): 12,
+    ("boto3_sdk.py", "openai", "count_claude_tokens"): 9,
+    ("boto3_sdk.py", "cohere", "count_claude_tokens"): 9,
+    ("boto3_sdk.py", "google", "count_claude_tokens"): 12,
+    ("boto3_sdk.py", "anthropic", "count_claude_tokens"): 12,
+    ("boto3_sdk.py", "bedrock", "count_claude_tokens"): 12,
 }
-REQUIRED_CALLS = ("whole", "streamed", "tool", "error")
+REQUIRED_CALLS = ("send_chat", "stream_chat", "call_tool", "provoke_error")
 
 
 @pytest.mark.parametrize(
@@ -71,20 +71,22 @@ REQUIRED_CALLS = ("whole", "streamed", "tool", "error")
         ("agents_sdk.py", [429]),
     ],
 )
-def test_sdk_reaches_every_provider_with_streams_tools_and_errors(served: Gateway, script: str, refusal: list[object]):
-    received = run_sdk_script(script, served, list(PATH_PREFIXES))
+def test_sdk_reaches_every_provider_with_streams_tools_and_errors(
+    running_gateway: Gateway, script: str, refusal: list[object]
+):
+    received = run_sdk_script(script, running_gateway, list(PATH_PREFIXES))
     expected: dict[str, object] = {
-        "whole": [RESPONSE_TEXT, 12, 8],
-        "streamed": [RESPONSE_TEXT, 12, 8],
-        "tool": ["weather", True, True],
-        "tool_streamed": [["weather", True]],
-        "error": refusal,
-        "invoke_whole": [RESPONSE_TEXT, 12, 8],
-        "invoke_streamed": [RESPONSE_TEXT, 12, 8],
+        "send_chat": [RESPONSE_TEXT, 12, 8],
+        "stream_chat": [RESPONSE_TEXT, 12, 8],
+        "call_tool": ["weather", True, True],
+        "stream_tool_call": [["weather", True]],
+        "provoke_error": refusal,
+        "invoke_chat": [RESPONSE_TEXT, 12, 8],
+        "invoke_chat_stream": [RESPONSE_TEXT, 12, 8],
         "instructed": True,
     }
     # A stream reports usage only if the client requests it, and Mistral's SDK cannot.
-    unasked = {("mistral_sdk.py", provider, "streamed"): [RESPONSE_TEXT, None, None] for provider in PATH_PREFIXES}
+    unasked = {("mistral_sdk.py", provider, "stream_chat"): [RESPONSE_TEXT, None, None] for provider in PATH_PREFIXES}
     special = unasked | EXPECTED_EMBEDDINGS_AND_COUNTS
     wrong = {
         call: actual
@@ -96,21 +98,21 @@ def test_sdk_reaches_every_provider_with_streams_tools_and_errors(served: Gatewa
     assert set(REQUIRED_CALLS) <= {call for _, call in received}
 
 
-def test_cohere_sdk_passes_through_and_its_usage_is_recorded(served: Gateway):
-    before = len(served.records(0))
-    received = run_sdk_script("cohere_sdk.py", served, ["cohere"])
+def test_cohere_sdk_passes_through_and_its_usage_is_recorded(running_gateway: Gateway):
+    before = len(running_gateway.records(0))
+    received = run_sdk_script("cohere_sdk.py", running_gateway, ["cohere"])
     called = [["clock", {"zone": "UTC"}]]
     assert received == {
-        ("cohere", "whole"): [RESPONSE_TEXT, [12, 8]],
-        ("cohere", "streamed"): [RESPONSE_TEXT, [12, 8]],
-        ("cohere", "tool"): called,
-        ("cohere", "tool_streamed"): called,
-        ("cohere", "tool_answered"): "COMPLETE",
-        ("cohere", "embedded"): [True, True],
-        ("cohere", "ranked"): [0, 1],
-        ("cohere", "error"): [429],
+        ("cohere", "send_chat"): [RESPONSE_TEXT, [12, 8]],
+        ("cohere", "stream_chat"): [RESPONSE_TEXT, [12, 8]],
+        ("cohere", "call_tool"): called,
+        ("cohere", "stream_tool_call"): called,
+        ("cohere", "send_tool_result"): "COMPLETE",
+        ("cohere", "embed_texts"): [True, True],
+        ("cohere", "rerank_documents"): [0, 1],
+        ("cohere", "provoke_error"): [429],
     }
-    records = served.records(before + len(received))[before:]
+    records = running_gateway.records(before + len(received))[before:]
     used = [(record.get("req_units"), record.get("res_units")) for record in records]
     assert used == [(12, 8)] * 5 + [(12, 0), (0, 0), (None, None)]
     assert records[6]["usage"] == {"rankings": 1}
@@ -126,14 +128,14 @@ def test_cohere_sdk_passes_through_to_aimock(gateway: Callable[..., Gateway], ai
     weather = "Sunny, with a light wind from the west and no cloud before the evening."
     clock = [["clock", {"zone": "UTC"}]]
     assert received == {
-        ("cohere", "whole"): [weather, [0, 0]],
-        ("cohere", "streamed"): [weather, [0, 0]],
-        ("cohere", "tool"): clock,
-        ("cohere", "tool_streamed"): clock,
+        ("cohere", "send_chat"): [weather, [0, 0]],
+        ("cohere", "stream_chat"): [weather, [0, 0]],
+        ("cohere", "call_tool"): clock,
+        ("cohere", "stream_tool_call"): clock,
         # aimock responds to the last user message and ignores tool results.
-        ("cohere", "tool_answered"): "TOOL_CALL",
-        ("cohere", "embedded"): [True, True],
+        ("cohere", "send_tool_result"): "TOOL_CALL",
+        ("cohere", "embed_texts"): [True, True],
         # aimock has no fixture for reranking, so it returns no results.
-        ("cohere", "ranked"): [],
-        ("cohere", "error"): [404],
+        ("cohere", "rerank_documents"): [],
+        ("cohere", "provoke_error"): [404],
     }

@@ -30,7 +30,7 @@ TOOL_SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory, scripted_provider: ScriptedProvider) -> Iterator[Gateway]:
+def running_gateway(tmp_path_factory: pytest.TempPathFactory, scripted_provider: ScriptedProvider) -> Iterator[Gateway]:
     amazon = {"aws_region": "us-east-1", "aws_access_key_id": "AKID", "aws_secret_access_key": "secret"}
     prices = {"request_token": {"price": 0.0001}, "response_token": {"price": 0.0002}}
     tables = {
@@ -146,7 +146,11 @@ def test_boto3_needs_no_signatures(scripted_provider: ScriptedProvider, amazon: 
 
 
 def test_backing_model_of_a_profile_decides_format_and_price(
-    scripted_provider: ScriptedProvider, served: Gateway, chat: openai.OpenAI, claude: anthropic.Anthropic, amazon: Any
+    scripted_provider: ScriptedProvider,
+    running_gateway: Gateway,
+    chat: openai.OpenAI,
+    claude: anthropic.Anthropic,
+    amazon: Any,
 ):
     fields = {
         "id": "msg_1",
@@ -182,7 +186,9 @@ def test_backing_model_of_a_profile_decides_format_and_price(
     assert invoked["content"] == fields["content"]
 
     def bedrock_costs() -> list[int | None] | None:
-        records = [record.get("cost_nanodollars") for record in served.records(0) if record["ai_org"] == "bedrock"]
+        records = [
+            record.get("cost_nanodollars") for record in running_gateway.records(0) if record["ai_org"] == "bedrock"
+        ]
         return records if len(records) >= 4 else None
 
     assert wait_for("four records", bedrock_costs) == [30 * 1_000 + 12 * 2_000] * 4

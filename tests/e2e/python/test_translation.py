@@ -86,7 +86,7 @@ def load_messages_request(case: GoldenCase) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+def running_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     tables = {"upstream": {"trusted_custom_hosts": ["127.0.0.1"]}}
     running = Gateway(tmp_path_factory.mktemp("gateway"), tables, {})
     yield running
@@ -94,12 +94,12 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
 
 
 @pytest.fixture
-def chat(served: Gateway) -> Iterator[Callable[[str, str], openai.OpenAI]]:
+def chat(running_gateway: Gateway) -> Iterator[Callable[[str, str], openai.OpenAI]]:
     created: list[openai.OpenAI] = []
 
     def make_client(provider: str, url: str) -> openai.OpenAI:
         headers = {"x-gateway-provider": provider, "x-gateway-custom-host": url, **PROVIDER_HEADERS}
-        base = f"{served.base_url}/v1"
+        base = f"{running_gateway.base_url}/v1"
         created.append(openai.OpenAI(base_url=base, api_key="k", default_headers=headers, max_retries=0, timeout=10))
         return created[-1]
 
@@ -109,12 +109,12 @@ def chat(served: Gateway) -> Iterator[Callable[[str, str], openai.OpenAI]]:
 
 
 @pytest.fixture
-def messages(served: Gateway) -> Iterator[Callable[[str, str], anthropic.Anthropic]]:
+def messages(running_gateway: Gateway) -> Iterator[Callable[[str, str], anthropic.Anthropic]]:
     created: list[anthropic.Anthropic] = []
 
     def make_client(provider: str, url: str) -> anthropic.Anthropic:
         headers = {"x-gateway-provider": provider, "x-gateway-custom-host": url, **PROVIDER_HEADERS}
-        base = served.base_url
+        base = running_gateway.base_url
         created.append(
             anthropic.Anthropic(base_url=base, api_key="k", default_headers=headers, max_retries=0, timeout=10)
         )

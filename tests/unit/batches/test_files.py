@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.batches.files import BATCH, FILE, iter_lines, parse_wire_id
+from penstock.batches.files import BATCH, FILE, iter_lines, parse_prefixed_id
 from penstock.errors import NotFoundError
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ def test_lines_do_not_depend_on_chunks_and_long_ones_are_none(parts: list[bytes]
 
 def test_rejects_foreign_file_ids():
     row = "01a201cb-7e66-76a4-ad8b-ed64bd7c3ab5"
-    assert parse_wire_id(FILE, FILE + row) == row
-    for prefix, wire_id in [
+    assert parse_prefixed_id(FILE, FILE + row) == row
+    for prefix, prefixed_id in [
         (FILE, row),
         (FILE, BATCH + row),
         (BATCH, f"{BATCH}{row}x"),
@@ -59,4 +59,4 @@ def test_rejects_foreign_file_ids():
         (FILE, FILE),
     ]:
         with pytest.raises(NotFoundError):
-            parse_wire_id(prefix, wire_id)
+            parse_prefixed_id(prefix, prefixed_id)

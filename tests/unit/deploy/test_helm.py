@@ -132,22 +132,22 @@ def test_schema_rejects_wrong_values(wrong: dict[str, Any]):
 
 
 def test_schema_describes_exactly_the_values():
-    def described(schema: dict[str, Any], above: str = "") -> Iterator[str]:
+    def schema_paths(schema: dict[str, Any], above: str = "") -> Iterator[str]:
         if "$ref" in schema:
             schema = SCHEMA["definitions"][schema["$ref"].rpartition("/")[2]]
         for name, below in schema.get("properties", {}).items():
             yield f"{above}{name}"
-            yield from described(below, f"{above}{name}.")
+            yield from schema_paths(below, f"{above}{name}.")
 
-    def existing(values: dict[str, Any], above: str = "") -> Iterator[str]:
+    def value_paths(values: dict[str, Any], above: str = "") -> Iterator[str]:
         for name, value in values.items():
             yield f"{above}{name}"
             if isinstance(value, dict):
-                yield from existing(value, f"{above}{name}.")
+                yield from value_paths(value, f"{above}{name}.")
 
     # Kubernetes defines the names of single resources, so the schema does not list them.
-    matched = {path for path in existing(DEFAULTS) if not re.search(r"resources\.\w+\.", path)}
-    assert set(described(SCHEMA)) - {"global"} == matched
+    matched = {path for path in value_paths(DEFAULTS) if not re.search(r"resources\.\w+\.", path)}
+    assert set(schema_paths(SCHEMA)) - {"global"} == matched
 
 
 def test_templates_name_only_values_that_exist():

@@ -77,7 +77,7 @@ def import_tables(tables: Any) -> ImportedState:
 
 
 @pytest.fixture(scope="module")
-def imported() -> ImportedState:
+def imported_state() -> ImportedState:
     return import_tables(TABLES)
 
 
@@ -92,8 +92,8 @@ def keys_of(workspace: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def test_keys_get_their_models_limits_and_metadata(imported: ImportedState):
-    keys = keys_of(imported.state["workspaces"][0])
+def test_keys_get_their_models_limits_and_metadata(imported_state: ImportedState):
+    keys = keys_of(imported_state.state["workspaces"][0])
     assert keys.keys() == {"1", "7", "8", "9"}
     item = keys["1"]
     assert (item["name"], item["models"], item["expires_at"]) == ("app", ["fast"], "2999-01-01T00:00:00Z")
@@ -105,12 +105,14 @@ def test_keys_get_their_models_limits_and_metadata(imported: ImportedState):
     assert (keys["7"]["usage_limits"], keys["7"]["models"]) == (limits, ["fast"])
 
 
-def test_budgets_begin_with_what_was_spent(imported: ImportedState):
-    keys = keys_of(imported.state["workspaces"][0])
+def test_budgets_begin_with_what_was_spent(imported_state: ImportedState):
+    keys = keys_of(imported_state.state["workspaces"][0])
     assert [keys[name].get("initial_usage") for name in "1789"] == [None, 12.5, 2.25, None]
-    assert imported.state["workspaces"][1]["initial_usage"] == 3.2
+    assert imported_state.state["workspaces"][1]["initial_usage"] == 3.2
     spent = {
-        (finding.status, finding.message) for finding in imported.findings if finding.path.endswith("Token[*].spend")
+        (finding.status, finding.message)
+        for finding in imported_state.findings
+        if finding.path.endswith("Token[*].spend")
     }
     assert spent == {
         (Status.APPROXIMATE, "initial_usage: counts in the first period, which begins with the import"),
@@ -119,8 +121,8 @@ def test_budgets_begin_with_what_was_spent(imported: ImportedState):
     }
 
 
-def test_models_of_a_pattern_are_allowed_by_name(imported: ImportedState):
-    workspace = imported.state["workspaces"][0]
+def test_models_of_a_pattern_are_allowed_by_name(imported_state: ImportedState):
+    workspace = imported_state.state["workspaces"][0]
     keys, configs = keys_of(workspace), {row["slug"]: row["config"] for row in workspace["configs"]}
     assert (keys["8"]["models"], keys["9"]["models"]) == (["anthropic/claude-opus-4-5"], ["anthropic/*"])
     (target, _) = configs[keys["8"]["defaults"]["config_id"]]["targets"]
@@ -128,21 +130,21 @@ def test_models_of_a_pattern_are_allowed_by_name(imported: ImportedState):
     assert "drop_model_prefix" not in target
 
 
-def test_teams_become_workspaces(imported: ImportedState):
-    _, red, other = imported.state["workspaces"]
+def test_teams_become_workspaces(imported_state: ImportedState):
+    _, red, other = imported_state.state["workspaces"]
     assert (red["slug"], red["name"], other["name"]) == ("litellm-red", "Red", "Red t-2")
     assert red["usage_limits"] == [{"type": "cost", "credit_limit": 1, "periodic_reset": "monthly"}]
     assert red["rate_limits"] == [{"type": "requests", "unit": "rpm", "value": 60}]
     assert keys_of(red)["2"]["models"] == ["slow"]
     assert keys_of(other)["3"]["models"] == []
-    integration = imported.state["organisation"]["integrations"][0]
+    integration = imported_state.state["organisation"]["integrations"][0]
     assert [item["id"] for item in integration["workspaces"]] == ["litellm", "litellm-red", "litellm-red-t-2"]
 
 
-def test_users_become_invitations_and_policies(imported: ImportedState):
-    (invite,) = imported.state["organisation"]["invites"]
+def test_users_become_invitations_and_policies(imported_state: ImportedState):
+    (invite,) = imported_state.state["organisation"]["invites"]
     assert (invite["email"], invite["role"]) == ("ada@x.test", "member")
-    workspace, red, _ = imported.state["workspaces"]
+    workspace, red, _ = imported_state.state["workspaces"]
     policies = {policy["conditions"][0]["value"]: policy for policy in workspace["usage_limits_policies"]}
     assert policies.keys() == {"ada@x.test", "u-3", "customer-1", "c" * 300}
     ada = policies["ada@x.test"]
@@ -161,10 +163,10 @@ def test_users_become_invitations_and_policies(imported: ImportedState):
     assert len(names) == len(set(names))
 
 
-def test_reports_users_without_a_policy(imported: ImportedState):
+def test_reports_users_without_a_policy(imported_state: ImportedState):
     findings = {
         (finding.path.partition("_")[2], finding.status, finding.message.split(";")[0].split(",")[0])
-        for finding in imported.findings
+        for finding in imported_state.findings
     }
     assert ("TeamMembership[*].team_id", Status.MANUAL, "names no imported team") in findings
     assert ("EndUserTable[*].blocked", Status.MANUAL, "the end user is blocked") in findings
@@ -191,38 +193,40 @@ def test_names_of_policies_are_compared_as_a_whole():
 
 def test_users_whose_names_no_condition_can_select_get_no_policies():
     rows = [{"user_id": name, "max_budget": 5, "rpm_limit": 6, "spend": 1} for name in ("a*", "u" * 513, "u" * 512)]
-    imported = import_tables({"LiteLLM_EndUserTable": rows})
-    workspace = imported.state["workspaces"][0]
+    imported_state = import_tables({"LiteLLM_EndUserTable": rows})
+    workspace = imported_state.state["workspaces"][0]
     for policies in (workspace["usage_limits_policies"], workspace["rate_limits_policies"]):
         assert [policy["conditions"][0]["value"] for policy in policies] == ["u" * 512]
     manual = {
         (finding.path.rpartition(".")[2], finding.message.split(",")[0].split(";")[0])
-        for finding in imported.findings
+        for finding in imported_state.findings
         if finding.status is Status.MANUAL
     }
     reasons = ("the name of the user contains *", "the name of the user is longer than 512 characters")
     assert {(name, reason) for name in ("max_budget", "rpm_limit") for reason in reasons} <= manual
 
 
-def test_reports_keys_that_are_left_out(imported: ImportedState):
+def test_reports_keys_that_are_left_out(imported_state: ImportedState):
     findings = {
         (finding.path, finding.message.split(",")[0])
-        for finding in imported.findings
+        for finding in imported_state.findings
         if finding.path.endswith("].token")
     }
     assert ("LiteLLM_VerificationToken[*].token", "the team of the key is blocked") in findings
     assert ("LiteLLM_VerificationToken[*].token", "a key of a session of LiteLLM's interface") in findings
-    manual = " ".join(finding.message for finding in imported.findings if finding.status is Status.MANUAL)
+    manual = " ".join(finding.message for finding in imported_state.findings if finding.status is Status.MANUAL)
     for reason in ("a team that is not in the database", "is no SHA-256 digest", "names no imported model"):
         assert reason in manual
-    assert not [finding for finding in imported.findings if finding.status is Status.UNSUPPORTED]
-    assert "canary" not in json.dumps([str(finding) for finding in imported.findings])
+    assert not [finding for finding in imported_state.findings if finding.status is Status.UNSUPPORTED]
+    assert "canary" not in json.dumps([str(finding) for finding in imported_state.findings])
 
 
-def test_large_states_are_written_as_json(imported: ImportedState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_large_states_are_written_as_json(
+    imported_state: ImportedState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(output, "MAX_YAML_KEYS", 1)
-    write_results(imported, tmp_path / "state.yaml", tmp_path / "report.json")
-    assert json.loads((tmp_path / "state.yaml").read_text()) == imported.state
+    write_results(imported_state, tmp_path / "state.yaml", tmp_path / "report.json")
+    assert json.loads((tmp_path / "state.yaml").read_text()) == imported_state.state
 
 
 SALT = "sk-salt"

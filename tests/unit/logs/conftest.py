@@ -82,6 +82,6 @@ def loaded_clickhouse(clickhouse: Callable[..., ClickHouseEngine], sample: Sampl
 
 
 @pytest.fixture(params=["duckdb", "clickhouse"])
-def loaded(request: pytest.FixtureRequest) -> DuckDbEngine | ClickHouseEngine:
+def sample_engine(request: pytest.FixtureRequest) -> DuckDbEngine | ClickHouseEngine:
     """Returns an engine with the sample, once of each kind. Tests only read it."""
     return request.getfixturevalue(f"loaded_{request.param}")

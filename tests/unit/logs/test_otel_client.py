@@ -71,7 +71,7 @@ def test_retry_after_is_a_number_or_a_date():
 def test_idle_connection_that_was_closed_is_opened_again(collector: OtelCollector):
     client = OtelClient(Otel(endpoint=collector.url))
     assert client.send(PAYLOAD).outcome is Outcome.ACCEPTED
-    collector.shut()
+    collector.close_port()
     collector.open()
     assert client.send(PAYLOAD).outcome is Outcome.ACCEPTED
     assert len(collector.received) == 2

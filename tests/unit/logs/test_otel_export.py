@@ -170,7 +170,7 @@ def test_outage_loses_and_repeats_nothing(tmp_path: Path, collector: OtelCollect
     writer = make_writer(tmp_path)
     writer.append(frame for number in range(5) for frame in frames_of(number))
     run_all(exporter)
-    collector.shut()
+    collector.close_port()
     for number in range(5, 20):
         writer.append(frames_of(number))
         exporter.run_once()
@@ -381,7 +381,7 @@ def test_spool_is_held_only_up_to_its_bound(
     monkeypatch.setattr(module, "MAX_WAITING_RECORDS", 10)
     exporter = make_exporter(tmp_path, collector, clock, spool_bytes=40_000)
     writer = make_writer(tmp_path, segment_bytes=4000)
-    collector.shut()
+    collector.close_port()
     for number in range(200):
         writer.append(frames_of(number))
         exporter.run_once()

@@ -313,12 +313,12 @@ def test_retention_deletes_other_files_if_one_cannot_be_deleted(
         os.utime(tmp_path / key, (0, 0))
     unlink = type(tmp_path).unlink
 
-    def refuse(path: Path, *, missing_ok: bool = False) -> None:
+    def refuse_unlink(path: Path, *, missing_ok: bool = False) -> None:
         if path == tmp_path / keys[0]:
             raise PermissionError(13, "Permission denied", str(path))
         unlink(path, missing_ok=missing_ok)
 
-    monkeypatch.setattr(type(tmp_path), "unlink", refuse)
+    monkeypatch.setattr(type(tmp_path), "unlink", refuse_unlink)
     assert asyncio.run(store.delete_before(dt.date(2026, 10, 2))) == 2
     assert [(tmp_path / key).exists() for key in keys] == [True, False, False]
     assert (

@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.logs.batch import Position
 from penstock.logs.body_text import extract_text
-from penstock.logs.record_lines import make_killed_line
+from penstock.logs.record_lines import make_line_of_killed_request
 from penstock.logs.spool_format import CLIENT_REQUEST, CLIENT_RESPONSE, UPSTREAM_RESPONSE
 from penstock.logs.spool_reader import KILLED, BodyReference, OpenRequest, SpoolEvent
 
@@ -23,7 +23,7 @@ def read_killed(bodies: dict[int, bytes], **begin: Any) -> dict[str, Any]:
     references = [BodyReference(kind, 1, 0, len(body)) for kind, body in bodies.items()]
     request = OpenRequest(1, json.dumps(fields).encode(), bodies=references)
     event = SpoolEvent(KILLED, 0, uuid.uuid4().bytes, request.begin, request, Position(1, 0))
-    return json.loads(make_killed_line(event, lambda _request: bodies))
+    return json.loads(make_line_of_killed_request(event, lambda _request: bodies))
 
 
 def test_tokens_of_a_killed_request_are_counted_in_what_is_known():

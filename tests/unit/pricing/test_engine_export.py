@@ -40,40 +40,43 @@ price = 1
 
 
 @pytest.fixture(scope="module")
-def listed() -> dict[str, Any]:
+def public_list() -> dict[str, Any]:
     return msgspec.json.decode(engine_export.export_public_list())
 
 
-def prices_by_name(listed: dict[str, Any], provider: str, name: str) -> list[dict[str, Any]]:
+def prices_by_name(public_list: dict[str, Any], provider: str, name: str) -> list[dict[str, Any]]:
     """Returns the prices of the model whose name clause matches exactly this name."""
 
     def matches_name(clause: dict[str, Any]) -> bool:
         return clause.get("is") == name or any(matches_name(item) for item in clause.get("any", []))
 
-    return next(model["prices"] for model in listed["lists"][provider] if matches_name(model["names"]))
+    return next(model["prices"] for model in public_list["lists"][provider] if matches_name(model["names"]))
 
 
-def test_list_is_exported_in_pico_dollars_per_token(listed: dict[str, Any]):
-    rates = prices_by_name(listed, "openai", "gpt-4o")[-1]["rates"]
+def test_list_is_exported_in_pico_dollars_per_token(public_list: dict[str, Any]):
+    rates = prices_by_name(public_list, "openai", "gpt-4o")[-1]["rates"]
     assert rates.pop("web_search") == [[0, 10_000_000_000]]
     assert rates.pop("file_search") == [[0, 2_500_000_000]]
     assert rates == {"input": [[0, 2_500_000]], "output": [[0, 10_000_000]], "cache_read": [[0, 1_250_000]]}
     long = [
-        price for model in listed["lists"]["google"] for price in model["prices"] if len(price["rates"]["input"]) > 1
+        price
+        for model in public_list["lists"]["google"]
+        for price in model["prices"]
+        if len(price["rates"]["input"]) > 1
     ]
     assert all(tiers[0][0] == 0 for price in long for tiers in price["rates"].values())
     assert long
 
 
-def test_batch_prices_are_exported_from_their_start_date(listed: dict[str, Any]):
-    before, after = prices_by_name(listed, "anthropic", "claude-fable-5")
+def test_batch_prices_are_exported_from_their_start_date(public_list: dict[str, Any]):
+    before, after = prices_by_name(public_list, "anthropic", "claude-fable-5")
     assert "batch" not in before
     assert after["rates"] == before["rates"]
     assert (after["from"], before.get("from")) == (1_791_936_000, None)
     assert after["batch"]["input"] == [[0, 5_000_000]]
     batches = [
         price["batch"]
-        for models in listed["lists"].values()
+        for models in public_list["lists"].values()
         for model in models
         for price in model["prices"]
         if "batch" in price
@@ -82,26 +85,26 @@ def test_batch_prices_are_exported_from_their_start_date(listed: dict[str, Any])
     assert all(len(tiers) == 1 for batch in batches for tiers in batch.values())
 
 
-def test_service_tier_prices_are_exported_beside_the_rates(listed: dict[str, Any]):
-    now = prices_by_name(listed, "openai", "gpt-5")[-1]
+def test_service_tier_prices_are_exported_beside_the_rates(public_list: dict[str, Any]):
+    now = prices_by_name(public_list, "openai", "gpt-5")[-1]
     assert set(now["services"]) == {"flex", "priority", "fast"}
     assert now["services"]["flex"]["input"][0][1] < now["rates"]["input"][0][1] < now["services"]["fast"]["input"][0][1]
     assert now["services"]["fast"] == now["services"]["priority"]
-    claude = [price for model in listed["lists"]["anthropic"] for price in model["prices"] if "services" in price]
+    claude = [price for model in public_list["lists"]["anthropic"] for price in model["prices"] if "services" in price]
     assert claude
     assert all(price["services"]["fast"]["output"] > price["rates"]["output"] for price in claude)
 
 
-def test_resellers_refer_to_the_lists_of_their_models(listed: dict[str, Any]):
-    assert listed["sellers"]["azure-openai"][:2] == ["azure", "openai"]
-    assert listed["sellers"]["bedrock"] == ["aws"]
-    used = {name for names in listed["sellers"].values() for name in names}
-    assert set(listed["lists"]) <= used
+def test_resellers_refer_to_the_lists_of_their_models(public_list: dict[str, Any]):
+    assert public_list["sellers"]["azure-openai"][:2] == ["azure", "openai"]
+    assert public_list["sellers"]["bedrock"] == ["aws"]
+    used = {name for names in public_list["sellers"].values() for name in names}
+    assert set(public_list["lists"]) <= used
 
 
-def test_patterns_use_no_lookahead(listed: dict[str, Any]):
+def test_patterns_use_no_lookahead(public_list: dict[str, Any]):
     assert b"(?!" not in engine_export.export_public_list()
-    assert any("not" in str(model["names"]) for model in listed["lists"]["google"])
+    assert any("not" in str(model["names"]) for model in public_list["lists"]["google"])
 
 
 def test_operator_prices_are_ordered_by_start_date(tmp_path: Path):
@@ -124,8 +127,8 @@ def test_changed_price_changes_its_version(tmp_path: Path):
     assert len(versions) == 2
 
 
-def test_web_searches_are_priced_per_search(listed: dict[str, Any]):
-    price = prices_by_name(listed, "anthropic", "claude-sonnet-4")[-1]
+def test_web_searches_are_priced_per_search(public_list: dict[str, Any]):
+    price = prices_by_name(public_list, "anthropic", "claude-sonnet-4")[-1]
     assert price["rates"]["web_search"] == [[0, 10_000_000_000]]
     units = {"web_search": {"price": 2.5}, "maps": {"price": 1}}
     content = {"additional_units": units, "request_token": {"price": 0.002}}

@@ -137,9 +137,9 @@ def test_fields_of_updates_can_be_sent_at_creation():
         parent, _, last = path.rpartition("/")
         creation = DESCRIPTION["paths"].get(parent, {}).get("post", {}).get("requestBody")
         if path.startswith("/v1/") and last.startswith("{") and creation and {"get", "put"} <= operations.keys():
-            displayed = fields(operations["get"]["responses"]["200"])
-            compared += bool(displayed)
-            if rest := (displayed & fields(operations["put"].get("requestBody"))) - fields(creation):
+            response_fields = fields(operations["get"]["responses"]["200"])
+            compared += bool(response_fields)
+            if rest := (response_fields & fields(operations["put"].get("requestBody"))) - fields(creation):
                 missing[parent] = rest
     assert compared > 10
     # Members are added as a list `users`; resetting the usage of a new object has no effect.
@@ -206,11 +206,11 @@ def test_amounts_that_are_sent_as_integers_come_back_as_integers(bootstrapped_ur
         access = {"enabled": True, "usage_limits": [{"credit_limit": 50, "alert_threshold": 75}]}
         body = {"workspaces": [{"id": home, **access}], "global_workspace_access": access}
         await api.request_ok("PUT", "integrations/i/workspaces", body)
-        displayed: list[Any] = [workspace["usage_limits"][0]]
+        usage_limits_lists: list[Any] = [workspace["usage_limits"][0]]
         for path in (f"workspaces/{home}", f"api-keys/{key}", f"providers/{virtual['slug']}?workspace_id={home}"):
             limits = (await api.request_ok("GET", path))["usage_limits"]
-            displayed.append(limits[0] if isinstance(limits, list) else limits)
-        for limits in displayed:
+            usage_limits_lists.append(limits[0] if isinstance(limits, list) else limits)
+        for limits in usage_limits_lists:
             assert [repr(limits[name]) for name in ("credit_limit", "alert_threshold")] == ["500", "400"]
             # Limits that were not sent are null.
             assert {name: limits[name] for name in limits if name not in fields} == dict.fromkeys(
@@ -272,12 +272,12 @@ def test_workspace_creation_returns_members_as_strings(bootstrapped_url: Secret)
 
 def test_workspace_icon_is_shown_before_the_name(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        def displayed(read: Any) -> tuple[str, str | None]:
+        def name_and_icon(read: Any) -> tuple[str, str | None]:
             return read["name"], read["icon"]
 
         workspace = await api.request_ok("POST", "admin/workspaces", {"name": "i", "icon": "🧪"})
         path = f"admin/workspaces/{workspace['id']}"
-        assert displayed(workspace) == displayed(await api.request_ok("GET", path)) == ("🧪 i", "🧪")
+        assert name_and_icon(workspace) == name_and_icon(await api.request_ok("GET", path)) == ("🧪 i", "🧪")
         assert (await api.request_ok("GET", f"{path}?name_format=plain"))["name"] == "i"
         assert (await api.request_ok("GET", "admin/workspaces?exact_name=%F0%9F%A7%AA%20i"))["total"] == 1
         for change, expected in (
@@ -291,7 +291,7 @@ def test_workspace_icon_is_shown_before_the_name(bootstrapped_url: Secret):
             ({"name": "🎯 t"}, ("🎯 t", "🎯")),
             ({"name": "plain"}, ("plain", None)),
         ):
-            assert displayed(await api.request_ok("PUT", path, change)) == expected, change
+            assert name_and_icon(await api.request_ok("PUT", path, change)) == expected, change
 
     run_scenario(bootstrapped_url, scenario)
 

@@ -29,16 +29,16 @@ def test_feedback_counts_until_it_is_updated(bootstrapped_url: Secret, tmp_path:
         many = await client.request_ok("POST", "feedback", items)
         assert len(set(many["feedback_ids"])) == 2
 
-        async def weighted() -> float:
+        async def read_weighted_score() -> float:
             graph = await client.request_ok("GET", f"analytics/graphs/feedbacks/weighted?{RANGE}")
             return graph["summary"]["avg"]
 
-        assert await weighted() == (2.5 + 10) / 2
+        assert await read_weighted_score() == (2.5 + 10) / 2
         feedback_id = item["feedback_ids"][0]
         updated = await client.request_ok("PUT", f"feedback/{feedback_id}", {"value": -4})
         assert (updated["status"], updated["feedback_ids"]) == ("success", [feedback_id])
         # An update of the value does not change the weight.
-        assert await weighted() == (-2 + 10) / 2
+        assert await read_weighted_score() == (-2 + 10) / 2
         await client.request_ok("PUT", f"feedback/{many['feedback_ids'][0]}", {"value": 1, "metadata": None})
         fetched = {row["id"]: row for row in (await client.request_ok("GET", f"logs/{log_id}"))["feedback"]}
         assert fetched.keys() == {feedback_id, many["feedback_ids"][0]}

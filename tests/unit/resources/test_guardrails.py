@@ -48,7 +48,7 @@ async def create_guardrail(api: ManagementClient, **fields: object) -> Any:
     return await api.request_ok("POST", "guardrails", {"name": "g", "checks": [WORDS], **fields})
 
 
-async def published(api: ManagementClient) -> dict[str, Any]:
+async def published_guardrails(api: ManagementClient) -> dict[str, Any]:
     """Returns the rows that the data plane gets, by slug."""
     vault: Vault = api.app.state["services"].vault
     async with api.database.read_connection() as connection:
@@ -57,7 +57,7 @@ async def published(api: ManagementClient) -> dict[str, Any]:
     return {row["slug"]: row for row in rows}
 
 
-async def effective(api: ManagementClient, workspace_id: str) -> dict[str, Any]:
+async def workspace_defaults(api: ManagementClient, workspace_id: str) -> dict[str, Any]:
     """Returns the default guardrails that the data plane gets for a workspace."""
     async with api.database.read_connection() as connection:
         rows = await _read_workspaces(connection)
@@ -181,7 +181,7 @@ def test_credentials_are_masked_kept_and_bound_to_their_destination(bootstrapped
         # A mask that is sent back keeps the stored credential, even if the check moves or its timeout changes.
         sent = webhook(headers={"authorization": masked}, timeout=500)
         await api.request_ok("PUT", path, {"checks": [sent, WORDS]})
-        (row,) = (await published(api)).values()
+        (row,) = (await published_guardrails(api)).values()
         assert row["checks"][0]["parameters"]["headers"] == {"authorization": TOKEN}
         # The stored credential is not sent to an address that its owner did not choose.
         moved = webhook(headers={"authorization": masked}, webhookURL="https://other.example/")
@@ -189,7 +189,7 @@ def test_credentials_are_masked_kept_and_bound_to_their_destination(bootstrapped
         # A mask also restores a credential of an older version.
         await api.request_ok("PUT", path, {"checks": [WORDS]})
         await api.request_ok("PUT", path, {"checks": [webhook(headers={"authorization": masked})]})
-        (row,) = (await published(api)).values()
+        (row,) = (await published_guardrails(api)).values()
         assert row["checks"][0]["parameters"]["headers"] == {"authorization": TOKEN}
 
     run_scenario(bootstrapped_url, scenario)
@@ -210,9 +210,9 @@ def test_credentials_of_partners_are_bound_to_their_host(bootstrapped_url: Secre
         assert fetched["checks"][0]["parameters"]["credentials"] == {"apiKey": masked}
         # Another timeout keeps the credential, another host does not.
         await api.request_ok("PUT", path, {"checks": [partner(masked, timeout=500)]})
-        assert (await published(api))[guardrail["slug"]]["checks"][0]["parameters"] == partner(TOKEN, timeout=500)[
-            "parameters"
-        ]
+        assert (await published_guardrails(api))[guardrail["slug"]]["checks"][0]["parameters"] == partner(
+            TOKEN, timeout=500
+        )["parameters"]
         moved = partner(masked, baseURL="https://other.example")
         await api.expect_error(400, "must be sent again", "PUT", path, {"checks": [moved]})
         missing = {"id": "lakera.guard", "parameters": {"credentials": {}}}
@@ -230,7 +230,7 @@ def test_masks_of_equal_looking_credentials_keep_their_check(bootstrapped_url: S
         path = f"guardrails/{guardrail['id']}"
         masked = [webhook(headers={"authorization": mask_secret(text)}, timeout=9) for text in texts]
         await api.request_ok("PUT", path, {"checks": masked})
-        (row,) = (await published(api)).values()
+        (row,) = (await published_guardrails(api)).values()
         assert [check["parameters"]["headers"]["authorization"] for check in row["checks"]] == texts
         await api.expect_error(400, "several checks", "PUT", path, {"checks": [WORDS, WORDS, masked[0]]})
 
@@ -312,11 +312,11 @@ def test_defaults_are_resolved_and_reach_the_data_plane(bootstrapped_url: Secret
         both = {"input_guardrails": [own["id"], shared["id"], own["slug"]], "output_guardrails": [own["slug"]]}
         fetched = await api.request_ok("PUT", workspace, {"defaults": both})
         assert fetched["defaults"]["input_guardrails"] == [own["slug"], shared["slug"]]
-        assert await effective(api, first_workspace["id"]) == {
+        assert await workspace_defaults(api, first_workspace["id"]) == {
             "input_guardrails": [shared["id"], own["id"]],
             "output_guardrails": [own["id"]],
         }
-        assert await effective(api, second_workspace["id"]) == {"input_guardrails": [shared["id"]]}
+        assert await workspace_defaults(api, second_workspace["id"]) == {"input_guardrails": [shared["id"]]}
         # Unknown and archived guardrails, and those of another owner, are rejected with the field and the value.
         await api.request_ok("PUT", workspace, {"defaults": {}})
         await api.request_ok("PUT", f"guardrails/{own['id']}", {"status": "archived"})
@@ -394,8 +394,8 @@ def test_exclusions_are_merged_or_replaced(bootstrapped_url: Secret):
 
         assert await exclude((first_workspace, True)) == {first_workspace["id"]}
         assert await last_change(api) == {"rest"}
-        assert await effective(api, first_workspace["id"]) == {"output_guardrails": [shared]}
-        assert await effective(api, second_workspace["id"]) == {name: [shared] for name in defaults}
+        assert await workspace_defaults(api, first_workspace["id"]) == {"output_guardrails": [shared]}
+        assert await workspace_defaults(api, second_workspace["id"]) == {name: [shared] for name in defaults}
         assert await exclude((second_workspace, True)) == {first_workspace["id"], second_workspace["id"]}
         assert await exclude((first_workspace, False)) == {second_workspace["id"]}
         assert await exclude((first_workspace, True), override=True) == {first_workspace["id"]}
@@ -439,7 +439,7 @@ def test_published_rows_follow_changes(bootstrapped_url: Secret):
         workspace = await api.create_workspace("gone")
         guardrail = await create_guardrail(api, workspace_id=workspace["id"])
         shared = await create_guardrail(api, organisation_id=workspace["organisation_id"])
-        rows = await published(api)
+        rows = await published_guardrails(api)
         assert rows[guardrail["slug"]] == {
             "id": guardrail["id"],
             "slug": guardrail["slug"],
@@ -453,13 +453,13 @@ def test_published_rows_follow_changes(bootstrapped_url: Secret):
         path = f"guardrails/{guardrail['id']}"
         changed = await api.request_ok("PUT", path, {"actions": {"deny": True}})
         assert await last_change(api) == {f"guardrails/{guardrail['id'][-2:]}"}
-        row = (await published(api))[guardrail["slug"]]
+        row = (await published_guardrails(api))[guardrail["slug"]]
         assert (row["version"], row["actions"]["deny"]) == (changed["version_id"], True)
         await api.request_ok("PUT", path, {"status": "archived"})
-        assert set(await published(api)) == {shared["slug"]}
+        assert set(await published_guardrails(api)) == {shared["slug"]}
         await api.expect_error(409, "1 guardrails", "DELETE", f"workspaces/{workspace['id']}")
         await api.request_ok("DELETE", f"workspaces/{workspace['id']}", {"name": "gone", "force_delete": True})
-        assert set(await published(api)) == {shared["slug"]}
+        assert set(await published_guardrails(api)) == {shared["slug"]}
         listed = await api.request_ok("GET", "guardrails")
         assert [row["id"] for row in listed["data"]] == [shared["id"]]
 

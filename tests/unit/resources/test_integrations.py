@@ -415,20 +415,20 @@ def test_last_usage_reset_is_shown_to_permitted_callers_only(bootstrapped_url: S
 
 def test_warns_of_a_missing_key_and_of_a_host_that_will_be_refused(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        async def warn(**fields: Any) -> dict[str, str]:
+        async def create_warnings(**fields: Any) -> dict[str, str]:
             created = await api.request_ok("POST", "integrations", {"name": "i", "ai_provider_id": "openai", **fields})
             return {warning["path"]: warning["message"] for warning in created.get("warnings", [])}
 
-        assert list(await warn()) == ["key"]
-        assert await warn(key=KEY) == {}
+        assert list(await create_warnings()) == ["key"]
+        assert await create_warnings(key=KEY) == {}
         for keyless in ("ollama", "bedrock", "mock"):
-            assert await warn(ai_provider_id=keyless) == {}
-        assert await warn(configurations={"custom_headers": {"authorization": KEY}}) == {}
+            assert await create_warnings(ai_provider_id=keyless) == {}
+        assert await create_warnings(configurations={"custom_headers": {"authorization": KEY}}) == {}
         for host in ("http://10.9.9.9:8000/v1", "http://[::1]:8000", "https://vllm.internal", "http://localhost:1"):
-            warnings = await warn(configurations={"custom_host": host})
+            warnings = await create_warnings(configurations={"custom_host": host})
             assert list(warnings) == ["configurations.custom_host"], host
             assert "TRUSTED_CUSTOM_HOSTS" in warnings["configurations.custom_host"]
-        assert await warn(configurations=HOST) == {}
+        assert await create_warnings(configurations=HOST) == {}
         created = await api.request_ok("POST", "integrations", {"name": "i", "ai_provider_id": "openai", "key": KEY})
         changed = await api.request_ok("PUT", f"integrations/{created['slug']}", {"key": ""})
         assert [warning["path"] for warning in changed["warnings"]] == ["key"]

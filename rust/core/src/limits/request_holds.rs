@@ -217,7 +217,7 @@ impl RequestHolds {
     }
 
     /// Takes over the holds of a concurrent attempt whose target responded.
-    pub fn adopt_target(&mut self, mut other: Self, now_ms: u64) {
+    pub fn adopt_attempt(&mut self, mut other: Self, now_ms: u64) {
         self.end_attempt(now_ms);
         self.attempt.append(&mut other.attempt);
         self.uses_nothing = other.uses_nothing;

@@ -197,14 +197,14 @@ fn credential_secrets<'t>(target: &'t Target<'_>, fetched: Option<&'t str>) -> V
 
 /// Returns secrets in the spellings in which they may be repeated, longest first.
 fn spell_secrets<'s>(secrets: impl IntoIterator<Item = &'s str>) -> Vec<Vec<u8>> {
-    let mut all: Vec<Vec<u8>> = secrets.into_iter().flat_map(spellings).collect();
+    let mut all: Vec<Vec<u8>> = secrets.into_iter().flat_map(secret_encodings).collect();
     all.sort_unstable_by(|item, other| other.len().cmp(&item.len()).then_with(|| item.cmp(other)));
     all.dedup();
     all
 }
 
 /// Returns the spellings in which a secret may be repeated; none if it is too short.
-fn spellings(secret: &str) -> Vec<Vec<u8>> {
+fn secret_encodings(secret: &str) -> Vec<Vec<u8>> {
     // The scheme of a header value may be missing.
     let bare = secret.split_once(' ').map_or(secret, |(_, rest)| rest);
     let texts = [secret, bare].into_iter().filter(|text| text.len() >= MIN_SECRET_BYTES);
@@ -275,7 +275,7 @@ fn mask_bytes(bytes: &[u8], secrets: &[Vec<u8>]) -> Vec<u8> {
 
 /// Masks the signature of a signed URL in the error response of its server.
 pub fn mask_url_secrets(url: &str, error: &[u8]) -> Vec<u8> {
-    let secrets: Vec<_> = find_secrets(&url.into()).iter().flat_map(|secret| spellings(secret)).collect();
+    let secrets: Vec<_> = find_secrets(&url.into()).iter().flat_map(|secret| secret_encodings(secret)).collect();
     mask_bytes(error, &secrets)
 }
 

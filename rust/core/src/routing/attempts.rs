@@ -211,7 +211,7 @@ impl<'w> RouteExecutor<'w> {
         if let Some(response) = cached {
             let at = node.path.clone();
             self.record_step(|| RoutingStep::CacheHit { at });
-            self.log.clear_target();
+            self.log.clear_attempt();
             limit_admission::report_unused_limits(self.state, self.client_request, &target, self.log);
             let Some(hooks) = &self.hooks else { return Ok(response) };
             let mut response = Box::pin(hooks.decorate_cached(response)).await?;

@@ -212,7 +212,7 @@ impl Continuation {
                 return Some(rest);
             }
         }
-        log.adopt_target(baseline);
+        log.adopt_attempt(baseline);
         None
     }
 

@@ -119,7 +119,7 @@ impl<'w> RouteExecutor<'w> {
         });
         if counts {
             self.log.pending_cache_entry = hedged_log.pending_cache_entry.take();
-            self.log.adopt_target(hedged_log);
+            self.log.adopt_attempt(hedged_log);
         }
     }
 }

@@ -230,13 +230,18 @@ impl UpstreamResponse {
     }
 
     /// Returns this denial with the usage of the response that it replaces. `framing` is that of a stream.
-    pub(crate) fn replacing(mut self, bytes: &[u8], operation: Operation, framing: Option<StreamFraming>) -> Self {
+    pub(crate) fn with_usage_of_replaced(
+        mut self,
+        bytes: &[u8],
+        operation: Operation,
+        framing: Option<StreamFraming>,
+    ) -> Self {
         self.replaced_usage = read_usage(bytes, self.api_format, operation, framing).map(Box::new);
-        self.replacing_unread()
+        self.with_unknown_usage()
     }
 
     /// Returns this denial as that of a response whose usage cannot be read.
-    pub(crate) fn replacing_unread(self) -> Self {
+    pub(crate) fn with_unknown_usage(self) -> Self {
         Self { is_replacement: true, ..self }
     }
 

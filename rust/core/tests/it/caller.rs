@@ -4,14 +4,14 @@ use serde_json::{Value, json};
 
 use crate::{
     harness::{TestRequest, TestResponse, golden_provider::GoldenProvider, sha256_hex},
-    prompts::{CHAT_RESPONSE, greeting},
+    prompts::{CHAT_RESPONSE, greeting_prompts},
 };
 
 /// Sends a request with a key that has both scopes, one of them, or none. Returns the response and the number of
 /// records.
 async fn call(action: &str, key: &str) -> (TestResponse, usize) {
     let provider = GoldenProvider::start(200, "application/json", CHAT_RESPONSE.into(), 4096).await;
-    let gateway = crate::prompts::start_gateway(&provider, &greeting());
+    let gateway = crate::prompts::start_gateway(&provider, &greeting_prompts());
     let row = |key: &str, lacks: Value| json!({"id": key, "workspace": "w", "sha256": sha256_hex(key), "lacks": lacks});
     let keys = json!([
         row("both", Value::Null),
@@ -19,7 +19,7 @@ async fn call(action: &str, key: &str) -> (TestResponse, usize) {
         row("renders", json!("completions")),
         row("neither", json!("scope"))
     ]);
-    let parts = json!([{"name": "prompts/00", "prompts": greeting()}, {"name": "keys/00", "keys": keys}]);
+    let parts = json!([{"name": "prompts/00", "prompts": greeting_prompts()}, {"name": "keys/00", "keys": keys}]);
     let saved = json!({"slug": "mine", "provider": "openai", "workspace": "w", "api_key": "sk", "custom_host": provider.server.url()});
     let partial = json!({"id": "pa", "slug": "tone", "workspace": "w", "default": 1, "latest": 1,
         "versions": [{"number": 1, "string": "Be kind."}]});

@@ -369,7 +369,7 @@ async fn worker_with_a_lease_reads_no_counter_of_the_node() {
     assert_eq!(remaining.expect("it waits for the counters").amount, 990);
 }
 
-fn second(id: &str, sliding: bool) -> RuleRef {
+fn rule_per_second(id: &str, sliding: bool) -> RuleRef {
     rule(&json!({"id": format!("{id}{sliding}"), "limit": 90, "window": {"unit": "second", "sliding": sliding}}))
 }
 
@@ -389,7 +389,8 @@ async fn worker_that_is_killed_and_restarted_without_redis_admits_no_more_than_i
     let nodes = LimitedNodes::start_each(&[&server.url(), &server.url()], MAX_REDIS_WAIT).await;
     let mut worker = KillableWorker::start(&format!("redis://{}/", relay.addr)).await;
     for sliding in [false, true] {
-        let (rule, day) = (second("r", sliding), rule(&json!({"id": "d", "limit": 900, "window": {"unit": "day"}})));
+        let (rule, day) =
+            (rule_per_second("r", sliding), rule(&json!({"id": "d", "limit": 900, "window": {"unit": "day"}})));
         worker.restart();
         sleep(Duration::from_millis(800)).await;
         // The nodes use everything that they get, while the worker is killed and restarted often.
@@ -439,7 +440,7 @@ async fn node_that_starts_without_redis_uses_only_shares_that_the_others_leave_f
     let client = &new.client;
     wait_until("Redis is away", || !is_redis_available(client)).await;
     for sliding in [false, true] {
-        let rule = second("n", sliding);
+        let rule = rule_per_second("n", sliding);
         let from_ms = now_ms() / 1000 * 1000 + 4000;
         set_members(&known, 2);
         new.set_members(3, now_ms(), from_ms);

@@ -13,7 +13,7 @@ use crate::{
         scripted_server::{ScriptedServer, read_request},
         wait_until,
     },
-    prompts::{greeting, snapshot_of},
+    prompts::{greeting_prompts, snapshot_of},
     spool::{CLIENT_REQUEST, END, SpoolFolder},
 };
 
@@ -302,7 +302,7 @@ async fn questions_about_redacted_texts_are_recorded_without_them() {
 #[tokio::test]
 async fn variables_of_a_redacted_prompt_are_recorded_without_their_values() {
     let case = Case::start(200, "application/json", chat_response("ok")).await;
-    case.gateway.apply_snapshot(&snapshot_of(&case.provider, &greeting()));
+    case.gateway.apply_snapshot(&snapshot_of(&case.provider, &greeting_prompts()));
     let body = json!({"variables": {"name": SECRET, "tone": "kind"}}).to_string();
     let config = json!({"input_guardrails": [redacting()]});
     let sent = post_with_config(&config, "/v1/prompts/greeting/completions", body).header("x-gateway-api-key", "pk");

@@ -4,13 +4,13 @@ use serde_json::{Value, json};
 
 use crate::{
     harness::{TestGateway, TestRequest, TestResponse, golden_provider::GoldenProvider},
-    prompts::{CHAT_RESPONSE, greeting, snapshot_of, start_gateway},
+    prompts::{CHAT_RESPONSE, greeting_prompts, snapshot_of, start_gateway},
 };
 
 #[tokio::test]
 async fn another_workspace_uses_a_shared_prompt_with_the_rights_of_its_owner() {
     let provider = GoldenProvider::start(200, "application/json", CHAT_RESPONSE.into(), 4096).await;
-    let gateway = start_gateway(&provider, &greeting());
+    let gateway = start_gateway(&provider, &greeting_prompts());
     let call = async |name: &str, body: Value| {
         let path = format!("/v1/prompts/{name}/completions");
         let request = TestRequest::new("POST", &path).header("content-type", "application/json");
@@ -52,7 +52,7 @@ async fn call_shared(gateway: &TestGateway, name: &str, config: Option<&Value>, 
 #[tokio::test]
 async fn a_config_cannot_use_the_provider_of_a_shared_prompt_for_anything_else() {
     let provider = GoldenProvider::start(200, "application/json", CHAT_RESPONSE.into(), 4096).await;
-    let mut prompts = greeting();
+    let mut prompts = greeting_prompts();
     let no_model = json!({"string": "[{\"role\":\"user\",\"content\":\"hi {{name}}\"}]", "virtual_key": "mine"});
     prompts
         .as_array_mut()
@@ -123,11 +123,11 @@ fn with_fields(body: &Value, fields: &Value) -> Value {
 #[tokio::test]
 async fn limits_of_a_provider_count_the_requests_of_other_workspaces() {
     let provider = GoldenProvider::start(200, "application/json", CHAT_RESPONSE.into(), 4096).await;
-    let gateway = start_gateway(&provider, &greeting());
+    let gateway = start_gateway(&provider, &greeting_prompts());
     let limit = json!({"id": "of-mine", "kind": "rate", "owner": {"kind": "provider", "id": "mine", "slug": "mine"},
         "type": "requests", "limit": 2, "window": {"unit": "day"}});
     let limits = json!({"name": "limits/00", "limits": [{"workspace": "w", "limits": [limit]}]});
-    gateway.apply_snapshot(&add_part(&snapshot_of(&provider, &greeting()), limits));
+    gateway.apply_snapshot(&add_part(&snapshot_of(&provider, &greeting_prompts()), limits));
     let body = json!({"variables": {"name": "Ann", "tone": "kind"}});
     let mut statuses = Vec::new();
     for _ in 0..3 {
@@ -159,7 +159,7 @@ async fn call_hidden(gateway: &TestGateway, config: &Value, host: Option<&str>) 
 #[tokio::test]
 async fn a_key_that_may_not_render_does_not_see_the_text_of_a_prompt() {
     let provider = GoldenProvider::start(200, "application/json", CHAT_RESPONSE.into(), 4096).await;
-    let gateway = start_gateway(&provider, &greeting());
+    let gateway = start_gateway(&provider, &greeting_prompts());
     let denied = call_hidden(&gateway, &json!({"input_guardrails": ["saved"]}), None).await;
     assert_eq!(denied.status, 446, "{}", denied.text());
     assert!(!denied.text().contains("upon") && denied.text().contains("\"verdict\":false"), "{}", denied.text());
@@ -180,7 +180,7 @@ async fn a_key_that_may_not_render_does_not_see_the_text_of_a_prompt() {
 #[tokio::test]
 async fn a_hidden_prompt_goes_only_to_what_the_workspace_has_saved() {
     let provider = GoldenProvider::start(200, "application/json", CHAT_RESPONSE.into(), 4096).await;
-    let gateway = start_gateway(&provider, &greeting());
+    let gateway = start_gateway(&provider, &greeting_prompts());
     let send = async |fields: &[(&str, &str)]| {
         let mut request = TestRequest::new("POST", "/v1/prompts/story/completions")
             .header("x-gateway-api-key", "pk-runs")

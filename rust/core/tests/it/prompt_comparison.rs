@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::{
     harness::{TestGateway, TestRequest, TestResponse, golden_provider::GoldenProvider},
-    prompts::{CHAT_RESPONSE, greeting, start_gateway},
+    prompts::{CHAT_RESPONSE, greeting_prompts, start_gateway},
 };
 
 async fn compare(gateway: &TestGateway, name: &str, body: &Value) -> TestResponse {
@@ -13,15 +13,15 @@ async fn compare(gateway: &TestGateway, name: &str, body: &Value) -> TestRespons
     gateway.send(request.header("x-gateway-api-key", "pk").body(body.to_string())).await
 }
 
-async fn started() -> (GoldenProvider, TestGateway) {
+async fn start_comparison() -> (GoldenProvider, TestGateway) {
     let provider = GoldenProvider::start(200, "application/json", CHAT_RESPONSE.into(), 4096).await;
-    let gateway = start_gateway(&provider, &greeting());
+    let gateway = start_gateway(&provider, &greeting_prompts());
     (provider, gateway)
 }
 
 #[tokio::test]
 async fn both_versions_run_with_each_set_of_variables() {
-    let (provider, gateway) = started().await;
+    let (provider, gateway) = start_comparison().await;
     let sets = json!([{"name": "Ann", "tone": "kind"}, {"name": "Bo"}]);
     let body = json!({"versions": ["production", "@latest"], "variables": sets,
         "hyperparameters": {"temperature": 1, "stream": true}});
@@ -67,8 +67,8 @@ async fn both_versions_run_with_each_set_of_variables() {
 
 #[tokio::test]
 async fn a_failed_run_does_not_end_the_others() {
-    let (_provider, gateway) = started().await;
-    let mut prompts = greeting();
+    let (_provider, gateway) = start_comparison().await;
+    let mut prompts = greeting_prompts();
     prompts[0]["versions"][0]["content"]["string"] = json!("[{\"role\": \"user\", \"content\": \"{{>none}}\"}]");
     gateway.apply_snapshot(&json!({"epoch": "2", "since": "1", "parts": [{"name": "prompts/00", "prompts": prompts}],
         "workspaces": [{"id": "w", "slug": "here", "organisation_id": "o"}],
@@ -86,7 +86,7 @@ async fn a_failed_run_does_not_end_the_others() {
 
 #[tokio::test]
 async fn nothing_runs_if_the_request_is_not_valid() {
-    let (provider, gateway) = started().await;
+    let (provider, gateway) = start_comparison().await;
     let good = json!({"versions": [1, 2], "variables": [{}]});
     for (name, body, status, code) in [
         ("none", good.clone(), 404, "prompt_not_found"),

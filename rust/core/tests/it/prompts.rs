@@ -142,7 +142,7 @@ pub fn snapshot_of(provider: &GoldenProvider, prompts: &Value) -> Value {
                 "versions": [{"number": 2, "string": "Be {{tone}}."}, {"number": 3, "string": "draft"}]}]}]})
 }
 
-pub fn greeting() -> Value {
+pub fn greeting_prompts() -> Value {
     let messages = json!([{"role": "system", "content": "{{>tone}}"}, {"role": "user", "content": "Greet {{name}}"}]);
     let version =
         |number: u32, content: Value| json!({"number": number, "id": format!("v{number}"), "content": content});
@@ -172,7 +172,7 @@ fn prompt_request(path: &str, body: &Value) -> TestRequest {
 
 async fn run_prompt(path: &str, body: Value) -> (TestResponse, GoldenProvider, TestGateway) {
     let provider = GoldenProvider::start(200, "application/json", CHAT_RESPONSE.into(), 4096).await;
-    let gateway = start_gateway(&provider, &greeting());
+    let gateway = start_gateway(&provider, &greeting_prompts());
     let response = gateway.send(prompt_request(path, &body)).await;
     (response, provider, gateway)
 }
@@ -304,7 +304,7 @@ async fn variables_do_not_add_arguments_of_tool_calls() {
 async fn deep_values_are_refused_with_their_path() {
     let nested = |depth: usize| "[".repeat(depth) + &"]".repeat(depth);
     let provider = GoldenProvider::start(200, "application/json", CHAT_RESPONSE.into(), 4096).await;
-    let gateway = start_gateway(&provider, &greeting());
+    let gateway = start_gateway(&provider, &greeting_prompts());
     let send = async |action: &str, body: String| {
         let path = format!("/v1/prompts/greeting/{action}");
         let request = TestRequest::new("POST", &path).header("content-type", "application/json");
@@ -382,14 +382,14 @@ async fn errors_name_the_prompt_and_what_is_allowed() {
         ("/v1/prompt/complete", "{}", 400, "invalid_prompt_request", "$.promptID is missing"),
     ] {
         let provider = GoldenProvider::start(200, "application/json", CHAT_RESPONSE.into(), 4096).await;
-        let gateway = start_gateway(&provider, &greeting());
+        let gateway = start_gateway(&provider, &greeting_prompts());
         let request = TestRequest::new("POST", path).header("x-gateway-api-key", "pk").body(body);
         let response = gateway.send(request).await;
         assert_eq!((response.status, response.error_code().as_str()), (status, code), "{path}");
         assert!(response.text().contains(text), "{path}: {}", response.text());
     }
     let provider = GoldenProvider::start(200, "application/json", CHAT_RESPONSE.into(), 4096).await;
-    let gateway = start_gateway(&provider, &greeting());
+    let gateway = start_gateway(&provider, &greeting_prompts());
     let unauthorised_request =
         TestRequest::new("POST", "/v1/prompts/greeting/render").header("x-gateway-api-key", "no");
     assert_eq!(gateway.send(unauthorised_request.body("{}")).await.status, 401);
@@ -398,8 +398,8 @@ async fn errors_name_the_prompt_and_what_is_allowed() {
 #[tokio::test]
 async fn an_update_of_a_part_replaces_its_prompts() {
     let provider = GoldenProvider::start(200, "application/json", CHAT_RESPONSE.into(), 4096).await;
-    let gateway = start_gateway(&provider, &greeting());
-    let mut moved = greeting();
+    let gateway = start_gateway(&provider, &greeting_prompts());
+    let mut moved = greeting_prompts();
     moved[0]["default"] = json!(2);
     let part = json!({"name": "prompts/00", "prompts": [moved[0]]});
     let first: Value = json!({"epoch": "2", "since": "1", "parts": [part],
@@ -416,7 +416,7 @@ async fn an_update_of_a_part_replaces_its_prompts() {
 #[tokio::test]
 async fn a_slug_that_several_workspaces_share_is_rejected() {
     let provider = GoldenProvider::start(200, "application/json", CHAT_RESPONSE.into(), 4096).await;
-    let mut prompts = greeting();
+    let mut prompts = greeting_prompts();
     let mut copy = prompts[0].clone();
     copy["id"] = json!("p9");
     copy["workspace"] = json!("y");
@@ -445,7 +445,7 @@ async fn a_slug_that_several_workspaces_share_is_rejected() {
 #[tokio::test]
 async fn large_requests_and_expensive_templates_are_rendered_beside_other_requests() {
     let provider = GoldenProvider::start(200, "application/json", CHAT_RESPONSE.into(), 4096).await;
-    let gateway = start_gateway(&provider, &greeting());
+    let gateway = start_gateway(&provider, &greeting_prompts());
     let long = "x".repeat(200_000);
     let response =
         gateway.send(prompt_request("/v1/prompts/story/render", &json!({"variables": {"when": long}}))).await;

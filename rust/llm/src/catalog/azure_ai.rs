@@ -68,7 +68,7 @@ const NATIVE_OPERATIONS: &[OperationGroup] = &[
     BATCHES,
     FINE_TUNING,
     REALTIME,
-    // `CreateModelResponse` is missing, because it needs an option to be sent untranslated.
+    // `CreateModelResponse` is translated, unless an option of the provider forbids it.
     &[
         Operation::GetModelResponse,
         Operation::DeleteModelResponse,

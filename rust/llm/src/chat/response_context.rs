@@ -49,7 +49,7 @@ impl ResponseContext {
         parsed.unwrap_or_default()
     }
 
-    /// Returns an id for a response that has none.
+    /// Returns an id for a response without an id.
     pub fn generate_id(&self) -> String {
         format!("{}-{}", self.provider, self.id_suffix)
     }

@@ -119,7 +119,7 @@ const GEMINI_TARGETS: [(&str, &str); 5] = [
 ];
 
 /// Translates a body and checks what is sent. Returns the dropped names; `None` if the format is forwarded unchanged.
-fn translated(slug: &str, operation: Operation, body: &Value, is_claude: bool) -> Option<String> {
+fn translate_body(slug: &str, operation: Operation, body: &Value, is_claude: bool) -> Option<String> {
     let model = body["model"].as_str().unwrap();
     catalog::find_provider(slug).unwrap().provider_format(operation, model)?;
     let (translation, sent) = translate_request(slug, operation, body).unwrap();
@@ -146,7 +146,7 @@ fn budgets_of_any_form_are_valid_at_the_provider_and_changes_are_listed() {
         for (budget, is_odd) in budgets() {
             let mut translated_count = 0;
             for (operation, body) in bodies_with_budget(model, &budget) {
-                let dropped = translated(slug, operation, &body, is_claude);
+                let dropped = translate_body(slug, operation, &body, is_claude);
                 translated_count += usize::from(dropped.is_some());
                 // A budget of 0 and a negative one have a meaning in Gemini's format.
                 let has_meaning =
@@ -166,7 +166,7 @@ fn efforts_of_any_form_are_valid_at_the_provider() {
     for (slug, model, is_claude) in targets() {
         for effort in [json!("HIGH"), json!("2000"), json!(2000), json!(0), json!(-1), json!(0.5), json!("auto")] {
             for (operation, body) in bodies_with_effort(model, &effort) {
-                translated(slug, operation, &body, is_claude);
+                translate_body(slug, operation, &body, is_claude);
             }
         }
     }

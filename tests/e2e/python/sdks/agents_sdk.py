@@ -66,10 +66,10 @@ class OpenAIAgents:
         usage = result.context_wrapper.usage
         return [result.final_output, usage.input_tokens, usage.output_tokens]
 
-    async def whole(self, provider: str, headers: dict[str, str]) -> object:
+    async def send_chat(self, provider: str, headers: dict[str, str]) -> object:
         return self.text_and_usage(await agents.Runner.run(self.build_agent(provider, headers), PROMPT))
 
-    async def streamed(self, provider: str) -> object:
+    async def stream_chat(self, provider: str) -> object:
         result = agents.Runner.run_streamed(self.build_agent(provider, {}), PROMPT)
         async for _ in result.stream_events():
             pass
@@ -88,11 +88,11 @@ class PydanticAi:
         usage = usage() if callable(usage) else usage
         return [output, usage.input_tokens, usage.output_tokens]
 
-    async def whole(self, provider: str, headers: dict[str, str]) -> object:
+    async def send_chat(self, provider: str, headers: dict[str, str]) -> object:
         result = await self.build_agent(provider, headers).run(PROMPT)
         return self.text_and_usage(result.output, result.usage)
 
-    async def streamed(self, provider: str) -> object:
+    async def stream_chat(self, provider: str) -> object:
         async with self.build_agent(provider, {}).run_stream(PROMPT) as result:
             return self.text_and_usage(await result.get_output(), result.usage)
 
@@ -105,7 +105,7 @@ AGENT_SDKS = [
 
 
 def check_tool_call(created: Any, provider: str) -> object:
-    response = asyncio.run(created.whole(provider, tool_call_headers()))
+    response = asyncio.run(created.send_chat(provider, tool_call_headers()))
     return ["weather", drain_tool_calls() == [TOOL_ARGUMENTS["city"]], bool(response[0])]
 
 
@@ -119,7 +119,7 @@ def find_status(error: BaseException | None) -> object:
 
 def check_error(created: Any, provider: str) -> object:
     return failure_status(
-        lambda: asyncio.run(created.whole(provider, mock_headers(**MOCK_REJECTION))), Exception, find_status
+        lambda: asyncio.run(created.send_chat(provider, mock_headers(**MOCK_REJECTION))), Exception, find_status
     )
 
 
@@ -135,8 +135,8 @@ def check_instructor(provider: str) -> object:
 for provider in PROVIDERS:
     for sdk in AGENT_SDKS:
         label = f"{provider} by {sdk.name}"
-        report_call(label, "whole", lambda sdk=sdk, provider=provider: asyncio.run(sdk.whole(provider, {})))
-        report_call(label, "streamed", lambda sdk=sdk, provider=provider: asyncio.run(sdk.streamed(provider)))
-        report_call(label, "tool", lambda sdk=sdk, provider=provider: check_tool_call(sdk, provider))
-        report_call(label, "error", lambda sdk=sdk, provider=provider: check_error(sdk, provider))
+        report_call(label, "send_chat", lambda sdk=sdk, provider=provider: asyncio.run(sdk.send_chat(provider, {})))
+        report_call(label, "stream_chat", lambda sdk=sdk, provider=provider: asyncio.run(sdk.stream_chat(provider)))
+        report_call(label, "call_tool", lambda sdk=sdk, provider=provider: check_tool_call(sdk, provider))
+        report_call(label, "provoke_error", lambda sdk=sdk, provider=provider: check_error(sdk, provider))
     report_call(f"{provider} by instructor", "instructed", lambda provider=provider: check_instructor(provider))

@@ -54,20 +54,20 @@ def build_client(headers: dict[str, str]) -> Any:
     return client
 
 
-def whole(provider: str) -> object:
+def send_chat(provider: str) -> object:
     response = build_client({}).converse(modelId=model_name(provider), messages=PROMPT_MESSAGES)
     usage = response["usage"]
     return [response["output"]["message"]["content"][0]["text"], usage["inputTokens"], usage["outputTokens"]]
 
 
-def streamed(provider: str) -> object:
+def stream_chat(provider: str) -> object:
     events = list(build_client({}).converse_stream(modelId=model_name(provider), messages=PROMPT_MESSAGES)["stream"])
     text = "".join(event["contentBlockDelta"]["delta"]["text"] for event in events if "contentBlockDelta" in event)
     usage = events[-1]["metadata"]["usage"]
     return [text, usage["inputTokens"], usage["outputTokens"]]
 
 
-def tool(provider: str) -> object:
+def call_tool(provider: str) -> object:
     client = build_client(tool_call_headers())
     first = client.converse(modelId=model_name(provider), messages=PROMPT_MESSAGES, toolConfig=TOOLS)
     message = first["output"]["message"]
@@ -79,7 +79,7 @@ def tool(provider: str) -> object:
     return [call["name"], call["input"] == TOOL_ARGUMENTS and first["stopReason"] == "tool_use", bool(text)]
 
 
-def tool_streamed(provider: str) -> object:
+def stream_tool_call(provider: str) -> object:
     events = list(
         build_client(tool_call_headers()).converse_stream(
             modelId=model_name(provider), messages=PROMPT_MESSAGES, toolConfig=TOOLS
@@ -91,7 +91,7 @@ def tool_streamed(provider: str) -> object:
     return [[start["name"], json.loads(arguments) == TOOL_ARGUMENTS] for start in starts]
 
 
-def error(provider: str) -> object:
+def provoke_error(provider: str) -> object:
     return failure_status(
         lambda: build_client(mock_headers(**MOCK_REJECTION)).converse(
             modelId=model_name(provider), messages=PROMPT_MESSAGES
@@ -101,12 +101,12 @@ def error(provider: str) -> object:
     )
 
 
-def invoke_whole(provider: str) -> object:
+def invoke_chat(provider: str) -> object:
     response = json.loads(build_client({}).invoke_model(modelId=model_name(provider), body=CLAUDE_BODY)["body"].read())
     return [response["content"][0]["text"], response["usage"]["input_tokens"], response["usage"]["output_tokens"]]
 
 
-def invoke_streamed(provider: str) -> object:
+def invoke_chat_stream(provider: str) -> object:
     response = build_client({}).invoke_model_with_response_stream(modelId=model_name(provider), body=CLAUDE_BODY)
     events = [json.loads(event["chunk"]["bytes"]) for event in response["body"]]
     text = "".join(event["delta"].get("text", "") for event in events if event["type"] == "content_block_delta")
@@ -115,13 +115,13 @@ def invoke_streamed(provider: str) -> object:
     return [text, usage.get("input_tokens", prompt), usage["output_tokens"]]
 
 
-def counted(provider: str) -> object:
+def count_tokens(provider: str) -> object:
     return build_client({}).count_tokens(
         modelId=model_name(provider), input={"converse": {"messages": PROMPT_MESSAGES}}
     )["inputTokens"]
 
 
-def counted_for_claude(provider: str) -> object:
+def count_claude_tokens(provider: str) -> object:
     return build_client({}).count_tokens(modelId=model_name(provider), input={"invokeModel": {"body": CLAUDE_BODY}})[
         "inputTokens"
     ]
@@ -129,14 +129,14 @@ def counted_for_claude(provider: str) -> object:
 
 for provider in PROVIDERS:
     for call in (
-        whole,
-        streamed,
-        tool,
-        tool_streamed,
-        error,
-        invoke_whole,
-        invoke_streamed,
-        counted,
-        counted_for_claude,
+        send_chat,
+        stream_chat,
+        call_tool,
+        stream_tool_call,
+        provoke_error,
+        invoke_chat,
+        invoke_chat_stream,
+        count_tokens,
+        count_claude_tokens,
     ):
         report_call(provider, call.__name__, lambda call=call, provider=provider: call(provider))

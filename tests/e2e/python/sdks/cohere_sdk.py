@@ -25,25 +25,25 @@ def token_counts(usage: cohere.Usage | None) -> list[float | None] | None:
     return [tokens.input_tokens, tokens.output_tokens] if tokens else None
 
 
-def whole(provider: str) -> object:
+def send_chat(provider: str) -> object:
     response = build_client(provider).chat(model="command-a-03-2025", messages=WEATHER_MESSAGES)
     return [response.message.content[0].text, token_counts(response.usage)]
 
 
-def streamed(provider: str) -> object:
+def stream_chat(provider: str) -> object:
     events = list(build_client(provider).chat_stream(model="command-a-03-2025", messages=WEATHER_MESSAGES))
     text = "".join(event.delta.message.content.text for event in events if event.type == "content-delta")
     return [text, token_counts(events[-1].delta.usage)]
 
 
-def tool(provider: str) -> object:
+def call_tool(provider: str) -> object:
     response = build_client(provider, TOOL_CALL_HEADERS).chat(
         model="command-a-03-2025", messages=CLOCK_MESSAGES, tools=TOOLS
     )
     return [[call.function.name, json.loads(call.function.arguments)] for call in response.message.tool_calls]
 
 
-def tool_streamed(provider: str) -> object:
+def stream_tool_call(provider: str) -> object:
     events = list(
         build_client(provider, TOOL_CALL_HEADERS).chat_stream(
             model="command-a-03-2025", messages=CLOCK_MESSAGES, tools=TOOLS
@@ -55,7 +55,7 @@ def tool_streamed(provider: str) -> object:
     return [[begun[0].name, json.loads(arguments)]]
 
 
-def tool_answered(provider: str) -> object:
+def send_tool_result(provider: str) -> object:
     """Sends the tool call back together with the tool's result."""
     call = {"id": "call_mock", "type": "function", "function": {"name": "clock", "arguments": '{"zone": "UTC"}'}}
     reported = {"role": "tool", "tool_call_id": "call_mock", "content": "noon"}
@@ -64,19 +64,19 @@ def tool_answered(provider: str) -> object:
     return response.finish_reason
 
 
-def embedded(provider: str) -> object:
+def embed_texts(provider: str) -> object:
     response = build_client(provider).embed(
         model="embed-v4.0", texts=["one", "two"], input_type="search_document", embedding_types=["float"]
     )
     return [len(vector) > 1 for vector in response.embeddings.float_]
 
 
-def ranked(provider: str) -> object:
+def rerank_documents(provider: str) -> object:
     response = build_client(provider).rerank(model="rerank-v3.5", query="weather", documents=["sun", "rain"])
     return [item.index for item in response.results]
 
 
-def error(provider: str) -> object:
+def provoke_error(provider: str) -> object:
     client = build_client(provider, mock_headers(**MOCK_REJECTION))
     request_body = [{"role": "user", "content": "what nobody has an answer to"}]
     return failure_status(
@@ -87,5 +87,14 @@ def error(provider: str) -> object:
 
 
 for provider in PROVIDERS:
-    for call in (whole, streamed, tool, tool_streamed, tool_answered, embedded, ranked, error):
+    for call in (
+        send_chat,
+        stream_chat,
+        call_tool,
+        stream_tool_call,
+        send_tool_result,
+        embed_texts,
+        rerank_documents,
+        provoke_error,
+    ):
         report_call(provider, call.__name__, lambda call=call, provider=provider: call(provider))

@@ -20,7 +20,7 @@ def describe(text: str) -> object:
     return REASON if REASON in text else True
 
 
-def complete(config: str) -> object:
+def send_chat(config: str) -> object:
     client = build_client(config)
     try:
         response = client.models.generate_content(model=MODEL, contents=PROMPT)
@@ -29,7 +29,7 @@ def complete(config: str) -> object:
     return describe(response.text or "")
 
 
-def streamed(config: str) -> object:
+def stream_chat(config: str) -> object:
     client = build_client(config)
     try:
         chunks = list(client.models.generate_content_stream(model=MODEL, contents=PROMPT))
@@ -39,5 +39,5 @@ def streamed(config: str) -> object:
 
 
 for name in PROVIDERS:
-    for call in (complete, streamed):
+    for call in (send_chat, stream_chat):
         report_call(name, call.__name__, lambda call=call, name=name: call(name))

@@ -36,19 +36,19 @@ def text_and_usage(response: types.GenerateContentResponse, text: str) -> object
     return [text, usage.prompt_token_count, usage.candidates_token_count]
 
 
-def whole(provider: str) -> object:
+def send_chat(provider: str) -> object:
     client = build_client({}, "v1")
     response = client.models.generate_content(model=model_name(provider), contents=PROMPT)
     return text_and_usage(response, response.text or "")
 
 
-def streamed(provider: str) -> object:
+def stream_chat(provider: str) -> object:
     client = build_client({})
     chunks = list(client.models.generate_content_stream(model=model_name(provider), contents=PROMPT))
     return text_and_usage(chunks[-1], "".join(chunk.text or "" for chunk in chunks))
 
 
-def tool(provider: str) -> object:
+def call_tool(provider: str) -> object:
     client = build_client(tool_call_headers())
     config = types.GenerateContentConfig(
         tools=TOOLS, automatic_function_calling=types.AutomaticFunctionCallingConfig(disable=True)
@@ -67,7 +67,7 @@ def tool(provider: str) -> object:
     return [call.name, call.args == TOOL_ARGUMENTS, bool(second.text)]
 
 
-def tool_streamed(provider: str) -> object:
+def stream_tool_call(provider: str) -> object:
     config = types.GenerateContentConfig(
         tools=TOOLS, automatic_function_calling=types.AutomaticFunctionCallingConfig(disable=True)
     )
@@ -77,7 +77,7 @@ def tool_streamed(provider: str) -> object:
     return [[call.name, call.args == TOOL_ARGUMENTS] for call in calls]
 
 
-def error(provider: str) -> object:
+def provoke_error(provider: str) -> object:
     client = build_client(mock_headers(**MOCK_REJECTION))
     return failure_status(
         lambda: client.models.generate_content(model=model_name(provider), contents=PROMPT),
@@ -86,7 +86,7 @@ def error(provider: str) -> object:
     )
 
 
-def vectors(provider: str) -> object:
+def embed_texts(provider: str) -> object:
     """Requests two embeddings of three dimensions and returns their lengths. Returns the error if the provider has no
     embeddings.
     """
@@ -99,11 +99,11 @@ def vectors(provider: str) -> object:
     return [len(item.values or ()) for item in response.embeddings or ()]
 
 
-def counted(provider: str) -> object:
+def count_tokens(provider: str) -> object:
     client = build_client({})
     return client.models.count_tokens(model=model_name(provider), contents=PROMPT).total_tokens
 
 
 for provider in PROVIDERS:
-    for call in (whole, streamed, tool, tool_streamed, error, vectors, counted):
+    for call in (send_chat, stream_chat, call_tool, stream_tool_call, provoke_error, embed_texts, count_tokens):
         report_call(provider, call.__name__, lambda call=call, provider=provider: call(provider))

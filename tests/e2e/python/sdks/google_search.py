@@ -10,17 +10,17 @@ client = genai.Client(api_key=KEY, http_options=types.HttpOptions(base_url=GATEW
 SEARCH_CONFIG = types.GenerateContentConfig(tools=[types.Tool(google_search=types.GoogleSearch())])
 
 
-def whole(model: str) -> object:
+def send_chat(model: str) -> object:
     response = client.models.generate_content(model=model, contents="what is new?", config=SEARCH_CONFIG)
     parts = (response.candidates or [])[0].content.parts or []
     return "".join(part.text or "" for part in parts)
 
 
-def streamed(model: str) -> object:
+def stream_chat(model: str) -> object:
     chunks = client.models.generate_content_stream(model=model, contents="what is new?", config=SEARCH_CONFIG)
     return "".join(chunk.text or "" for chunk in chunks)
 
 
 for provider in PROVIDERS:
-    for call in (whole, streamed):
+    for call in (send_chat, stream_chat):
         report_call(provider, call.__name__, lambda call=call, provider=provider: call(provider))

@@ -54,11 +54,11 @@ def text_and_usage(message: Any) -> object:
     return [message_text(message), usage["input_tokens"], usage["output_tokens"]]
 
 
-def whole(make: Any, provider: str) -> object:
+def send_chat(make: Any, provider: str) -> object:
     return text_and_usage(make(provider, {}).invoke(PROMPT))
 
 
-def streamed(make: Any, provider: str) -> object:
+def stream_chat(make: Any, provider: str) -> object:
     chunks = list(make(provider, {}).stream(PROMPT))
     complete: AIMessageChunk = chunks[0]
     for chunk in chunks[1:]:
@@ -66,7 +66,7 @@ def streamed(make: Any, provider: str) -> object:
     return text_and_usage(complete)
 
 
-def tool(make: Any, provider: str) -> object:
+def call_tool(make: Any, provider: str) -> object:
     bound = make(provider, tool_call_headers()).bind_tools([TOOL])
     first = bound.invoke(PROMPT)
     call = first.tool_calls[0]
@@ -74,7 +74,7 @@ def tool(make: Any, provider: str) -> object:
     return [call["name"], call["args"] == TOOL_ARGUMENTS, bool(message_text(second))]
 
 
-def error(make: Any, provider: str) -> object:
+def provoke_error(make: Any, provider: str) -> object:
     created = make(provider, mock_headers(**MOCK_REJECTION))
     return failure_status(
         lambda: created.invoke(PROMPT), Exception, lambda error: [getattr(error, "status_code", repr(error))]
@@ -83,5 +83,5 @@ def error(make: Any, provider: str) -> object:
 
 for provider in PROVIDERS:
     for make in (openai, anthropic):
-        for call in (whole, streamed, tool, error):
+        for call in (send_chat, stream_chat, call_tool, provoke_error):
             report_call(f"{provider} by {make.__name__}", call.__name__, partial(call, make, provider))

@@ -40,19 +40,19 @@ def complete_chat(dialect: str, provider: str, headers: dict[str, str] | None = 
     )
 
 
-def whole(dialect: str, provider: str) -> object:
+def send_chat(dialect: str, provider: str) -> object:
     response = complete_chat(dialect, provider)
     return [response.choices[0].message.content, response.usage.prompt_tokens, response.usage.completion_tokens]
 
 
-def streamed(dialect: str, provider: str) -> object:
+def stream_chat(dialect: str, provider: str) -> object:
     chunks = list(complete_chat(dialect, provider, stream=True, stream_options={"include_usage": True}))
     text = "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices)
     usage = next(chunk.usage for chunk in reversed(chunks) if getattr(chunk, "usage", None))
     return [text, usage.prompt_tokens, usage.completion_tokens]
 
 
-def tool(dialect: str, provider: str) -> object:
+def call_tool(dialect: str, provider: str) -> object:
     first = complete_chat(dialect, provider, tool_call_headers(), tools=TOOLS).choices[0].message
     call = first.tool_calls[0]
     turns = [*PROMPT_MESSAGES, first.model_dump(), {"role": "tool", "tool_call_id": call.id, "content": "rain"}]
@@ -60,7 +60,7 @@ def tool(dialect: str, provider: str) -> object:
     return [call.function.name, json.loads(call.function.arguments) == TOOL_ARGUMENTS, bool(second.content)]
 
 
-def error(dialect: str, provider: str) -> object:
+def provoke_error(dialect: str, provider: str) -> object:
     return failure_status(
         lambda: complete_chat(dialect, provider, mock_headers(**MOCK_REJECTION)),
         litellm.exceptions.RateLimitError,
@@ -70,5 +70,5 @@ def error(dialect: str, provider: str) -> object:
 
 for provider in PROVIDERS:
     for dialect in BASE_URLS:
-        for call in (whole, streamed, tool, error):
+        for call in (send_chat, stream_chat, call_tool, provoke_error):
             report_call(f"{provider} by {dialect}", call.__name__, partial(call, dialect, provider))

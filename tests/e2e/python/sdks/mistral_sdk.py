@@ -29,12 +29,12 @@ def build_client() -> Mistral:
     return Mistral(api_key=KEY, server_url=GATEWAY, timeout_ms=10_000)
 
 
-def whole(provider: str) -> object:
+def send_chat(provider: str) -> object:
     response = build_client().chat.complete(model=model_name(provider), messages=PROMPT_MESSAGES)
     return [response.choices[0].message.content, response.usage.prompt_tokens, response.usage.completion_tokens]
 
 
-def streamed(provider: str) -> object:
+def stream_chat(provider: str) -> object:
     # Mistral reports usage in every stream, so its SDK has no option to request it.
     headers = mock_headers(usage="on")
     stream = build_client().chat.stream(model=model_name(provider), messages=PROMPT_MESSAGES, http_headers=headers)
@@ -44,7 +44,7 @@ def streamed(provider: str) -> object:
     return [text, usage and usage.prompt_tokens, usage and usage.completion_tokens]
 
 
-def tool(provider: str) -> object:
+def call_tool(provider: str) -> object:
     chat, headers = build_client().chat, tool_call_headers()
     first = chat.complete(
         model=model_name(provider), messages=PROMPT_MESSAGES, tools=TOOLS, http_headers=headers
@@ -58,7 +58,7 @@ def tool(provider: str) -> object:
     return [call.function.name, arguments == TOOL_ARGUMENTS, bool(second.choices[0].message.content)]
 
 
-def error(provider: str) -> object:
+def provoke_error(provider: str) -> object:
     headers = mock_headers(**MOCK_REJECTION)
     return failure_status(
         lambda: build_client().chat.complete(
@@ -70,5 +70,5 @@ def error(provider: str) -> object:
 
 
 for provider in PROVIDERS:
-    for call in (whole, streamed, tool, error):
+    for call in (send_chat, stream_chat, call_tool, provoke_error):
         report_call(provider, call.__name__, lambda call=call, provider=provider: call(provider))

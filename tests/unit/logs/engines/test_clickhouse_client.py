@@ -52,7 +52,7 @@ def test_bound_values_arrive_unchanged(loaded_clickhouse: ClickHouseEngine, text
 
 
 @pytest.fixture
-def answers() -> Iterator[dict[str, object]]:
+def server_response() -> Iterator[dict[str, object]]:
     """Starts a server and returns the response that it sends, which the test may change, with the server's port."""
     response: dict[str, object] = {"status": 200, "code": None, "body": b""}
 
@@ -90,9 +90,11 @@ def answers() -> Iterator[dict[str, object]]:
         (200, None, b"[]", LogEngineError),
     ],
 )
-def test_errors_of_the_server_are_typed(answers: dict, status: int, code: str, body: bytes, expected: type[Exception]):
-    answers.update(status=status, code=code, body=body)
-    client = ClickHouseClient(parse_url(f"clickhouse://user:hunter2@127.0.0.1:{answers['port']}/d"))
+def test_errors_of_the_server_are_typed(
+    server_response: dict, status: int, code: str, body: bytes, expected: type[Exception]
+):
+    server_response.update(status=status, code=code, body=body)
+    client = ClickHouseClient(parse_url(f"clickhouse://user:hunter2@127.0.0.1:{server_response['port']}/d"))
     with pytest.raises(LogEngineError) as caught:
         client.query("SELECT 1", {}, 5, memory_bytes=1)
     assert type(caught.value) is expected

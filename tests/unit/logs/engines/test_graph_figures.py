@@ -72,7 +72,7 @@ def build_queries(filters: LogFilters) -> dict[str, LogQuery]:
 
 
 @pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DuckDbEngine]:
+def engine_with_records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DuckDbEngine]:
     engine = open_duckdb(tmp_path_factory.mktemp("filled") / "store")
     fill(engine, ROWS)
     with engine._transaction() as cursor:
@@ -98,8 +98,8 @@ def measure_all(engine: DuckDbEngine, filters: LogFilters) -> dict[str, float]:
     return {name: measure(lambda query=query: engine.run(query, 60)) for name, query in build_queries(filters).items()}
 
 
-def test_graphs_and_groups_over_millions_of_records_are_fast(filled: DuckDbEngine):
-    whole, part = (measure_all(filled, filters) for filters in (ALL_SECTIONS, ONE_WORKSPACE))
+def test_graphs_and_groups_over_millions_of_records_are_fast(engine_with_records: DuckDbEngine):
+    whole, part = (measure_all(engine_with_records, filters) for filters in (ALL_SECTIONS, ONE_WORKSPACE))
     for name, milliseconds in whole.items():
         print(f"{name}: {milliseconds:.0f} ms, one workspace {part[name]:.0f} ms")
     print(f"at most {max(whole.values()):.0f} ms, one workspace {max(part.values()):.0f} ms with {ROWS} records")
@@ -107,9 +107,9 @@ def test_graphs_and_groups_over_millions_of_records_are_fast(filled: DuckDbEngin
     assert max(part.values()) <= MAX_WORKSPACE_MS
 
 
-def test_record_takes_few_bytes(filled: DuckDbEngine):
-    sealed = sum(path.stat().st_size for path in (filled._folder / "days").iterdir())
-    with filled._transaction() as cursor:
+def test_record_takes_few_bytes(engine_with_records: DuckDbEngine):
+    sealed = sum(path.stat().st_size for path in (engine_with_records._folder / "days").iterdir())
+    with engine_with_records._transaction() as cursor:
         ((unsealed,),) = cursor.execute("SELECT count(*) FROM records").fetchall()
     size = sealed / (ROWS - unsealed)
     print(f"Parquet: {size:.0f} bytes per record")
@@ -213,7 +213,7 @@ POSTGRES_QUERIES = (
 )
 
 
-def test_graphs_are_cheaper_than_in_postgresql(filled: DuckDbEngine, postgres: Postgres, tmp_path: Path):
+def test_graphs_are_cheaper_than_in_postgresql(engine_with_records: DuckDbEngine, postgres: Postgres, tmp_path: Path):
     queries = build_queries(ALL_SECTIONS)
     ratios: dict[str, float] = {}
     sums = [0.0, 0.0]
@@ -223,7 +223,7 @@ def test_graphs_are_cheaper_than_in_postgresql(filled: DuckDbEngine, postgres: P
         for name in POSTGRES_QUERIES:
             query = queries[name]
             assert_equal_totals(run_query(table, query), small.run(query, 60))  # pyright: ignore[reportArgumentType]
-            ours = measure(lambda query=query: filled.run(query, 60))
+            ours = measure(lambda query=query: engine_with_records.run(query, 60))
             theirs = measure(lambda query=query: run_query(table, query), table.cpu_seconds)  # pyright: ignore[reportArgumentType]
             theirs *= ROWS / POSTGRES_ROWS
             ratios[name] = theirs / ours

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import pytest
 
 from penstock.logs.query import GroupColumn, GroupName, GroupQuery, ListQuery, LogFilterError, LogFilters
-from tests.unit.logs.engines.test_graphs import DAYS, approximate
+from tests.unit.logs.engines.test_graphs import DAYS, allow_rounding
 from tests.unit.logs.samples import Sample, is_hit, is_unpriced, known_times, mean, percentile, status_of
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def group(records: list[dict[str, Any]], key: str | Callable[[dict[str, Any]], A
 
 
 @pytest.mark.parametrize("group_by", sorted(set(get_args(GroupName)) - {"metadata", "guardrail", "guardrail_check"}))
-def test_group_with_all_columns_equals_the_reference(loaded: LogEngine, sample: Sample, group_by: Any):
+def test_group_with_all_columns_equals_the_reference(sample_engine: LogEngine, sample: Sample, group_by: Any):
     columns = list(get_args(GroupColumn))
     key, name = KEYS[group_by]
     expected = []
@@ -98,11 +98,11 @@ def test_group_with_all_columns_equals_the_reference(loaded: LogEngine, sample: 
         if group_by in {"users", "ai-models"}:
             item["requests"] = str(item["requests"])
         expected.append(item)
-    result = loaded.run(GroupQuery(filters=DAYS, group_by=group_by, columns=columns), 20)
+    result = sample_engine.run(GroupQuery(filters=DAYS, group_by=group_by, columns=columns), 20)
     if group_by == "users":
         for item in result["data"]:
             item["cost"] = float(item["cost"])
-    assert result == {"object": "list", "total": len(expected), "data": approximate(expected)}
+    assert result == {"object": "list", "total": len(expected), "data": allow_rounding(expected)}
 
 
 def find_word(item: dict[str, Any]) -> str:
@@ -115,7 +115,7 @@ def find_word(item: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("group_by", ["guardrail", "guardrail_check"])
-def test_verdicts_of_guardrails_and_checks_equal_the_reference(loaded: LogEngine, sample: Sample, group_by: Any):
+def test_verdicts_of_guardrails_and_checks_equal_the_reference(sample_engine: LogEngine, sample: Sample, group_by: Any):
     words = ("passed", "failed", "denied", "would_deny", "skipped", "errors")
     used = words[:-1] if group_by == "guardrail" else ("passed", "failed", "errors")
     expected: dict[str, dict[str, int]] = defaultdict(lambda: dict.fromkeys(("requests", "error_count", *used), 0))
@@ -126,20 +126,20 @@ def test_verdicts_of_guardrails_and_checks_equal_the_reference(loaded: LogEngine
                 for column, count in (("requests", 1), (find_word(item), 1), ("error_count", not record["is_success"])):
                     expected[item["id"]][column] += count
     query = GroupQuery(filters=DAYS, group_by=group_by, columns=["error_count"], order_by="avg_latency")
-    result = loaded.run(query, 20)
+    result = sample_engine.run(query, 20)
     assert result["total"] == len(expected) > 1
     rows = {row.pop(group_by): row for row in result["data"]}
     assert all(row.pop("object") == "analytics-group" for row in rows.values())
     assert rows == expected
     assert all(expected[name][word] for name in expected for word in used)
-    second = loaded.run(GroupQuery(filters=DAYS, group_by=group_by, page_size=1, current_page=1), 20)
+    second = sample_engine.run(GroupQuery(filters=DAYS, group_by=group_by, page_size=1, current_page=1), 20)
     assert (second["total"], len(second["data"])) == (len(expected), 1)
 
 
-def test_fixed_groups_have_the_fields_of_the_api(loaded: LogEngine):
-    users = loaded.run(GroupQuery(filters=DAYS, group_by="users"), 20)["data"][0]
-    models = loaded.run(GroupQuery(filters=DAYS, group_by="ai-models"), 20)["data"][0]
-    wide = loaded.run(GroupQuery(filters=DAYS, group_by="model"), 20)["data"][0]
+def test_fixed_groups_have_the_fields_of_the_api(sample_engine: LogEngine):
+    users = sample_engine.run(GroupQuery(filters=DAYS, group_by="users"), 20)["data"][0]
+    models = sample_engine.run(GroupQuery(filters=DAYS, group_by="ai-models"), 20)["data"][0]
+    wide = sample_engine.run(GroupQuery(filters=DAYS, group_by="model"), 20)["data"][0]
     unpriced = {"unpriced_requests": int}
     assert {key: type(value) for key, value in users.items()} == unpriced | dict.fromkeys(
         ("user", "requests", "cost", "object"), str
@@ -149,7 +149,7 @@ def test_fixed_groups_have_the_fields_of_the_api(loaded: LogEngine):
 
 
 @pytest.mark.parametrize("key", ["team", "_user", "k'\"\\", "missing"])
-def test_metadata_group_equals_the_reference(loaded: LogEngine, sample: Sample, key: str):
+def test_metadata_group_equals_the_reference(sample_engine: LogEngine, sample: Sample, key: str):
     parts: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for record in sample.select(DAYS):
         if key in record["metadata"]:
@@ -168,13 +168,13 @@ def test_metadata_group_equals_the_reference(loaded: LogEngine, sample: Sample, 
             "requests_with_feedback": len(rated),
             "object": "analytics-group",
         })  # fmt: skip
-    result = loaded.run(GroupQuery(filters=DAYS, group_by="metadata", metadata_key=key), 20)
-    assert result == {"object": "list", "total": len(expected), "data": approximate(expected)}
+    result = sample_engine.run(GroupQuery(filters=DAYS, group_by="metadata", metadata_key=key), 20)
+    assert result == {"object": "list", "total": len(expected), "data": allow_rounding(expected)}
 
 
 @pytest.mark.parametrize("column", ["cost", "avg_latency", "last_seen"])
 @pytest.mark.parametrize("direction", ["asc", "desc"])
-def test_groups_are_ordered_and_paged(loaded: LogEngine, sample: Sample, column: Any, direction: Any):
+def test_groups_are_ordered_and_paged(sample_engine: LogEngine, sample: Sample, column: Any, direction: Any):
     parts = group(sample.select(DAYS), "ai_model")
     expected = sorted(parts, key=lambda name: measure(parts[name], column), reverse=direction == "desc")
     models = []
@@ -182,22 +182,22 @@ def test_groups_are_ordered_and_paged(loaded: LogEngine, sample: Sample, column:
         query = GroupQuery(
             filters=DAYS, group_by="model", order_by=column, order_by_type=direction, current_page=page, page_size=3
         )
-        result = loaded.run(query, 20)
+        result = sample_engine.run(query, 20)
         assert result["total"] == 4
         models += [item["model"] for item in result["data"]]
     assert models == expected
 
 
-def test_metadata_group_needs_a_key(loaded: LogEngine):
+def test_metadata_group_needs_a_key(sample_engine: LogEngine):
     with pytest.raises(LogFilterError, match="metadata_key is missing"):
-        loaded.run(GroupQuery(filters=LogFilters(organisation_id="org"), group_by="metadata"), 20)
+        sample_engine.run(GroupQuery(filters=LogFilters(organisation_id="org"), group_by="metadata"), 20)
 
 
-def test_killed_requests_of_the_status_group_0_are_those_of_the_filter(loaded: LogEngine):
+def test_killed_requests_of_the_status_group_0_are_those_of_the_filter(sample_engine: LogEngine):
     filters = LogFilters(organisation_id="org")
-    groups = loaded.run(GroupQuery(filters=filters, group_by="status_code", page_size=100), 20)["data"]
+    groups = sample_engine.run(GroupQuery(filters=filters, group_by="status_code", page_size=100), 20)["data"]
     (count,) = (group["requests"] for group in groups if group["status_code"] == 0)
     filters.status_code = [0]
-    listed = loaded.run(ListQuery(filters=filters, columns=["outcome"], limit=1000, with_total=True), 20)
+    listed = sample_engine.run(ListQuery(filters=filters, columns=["outcome"], limit=1000, with_total=True), 20)
     assert listed["total"] == count > 0
     assert {record["outcome"] for record in listed["data"]} == {"killed"}

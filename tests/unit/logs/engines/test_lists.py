@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("order", ["asc", "desc"])
-def test_pages_of_a_list_have_every_record_once(loaded: LogEngine, sample: Sample, order: Any):
+def test_pages_of_a_list_have_every_record_once(sample_engine: LogEngine, sample: Sample, order: Any):
     ids: list[str] = []
     cursor = None
     while True:
-        page = loaded.run(ListQuery(filters=DAYS, columns=["id"], order=order, limit=300, cursor=cursor), 20)
+        page = sample_engine.run(ListQuery(filters=DAYS, columns=["id"], order=order, limit=300, cursor=cursor), 20)
         ids += [record["id"] for record in page["data"]]
         cursor = page["next_cursor"]
         assert page["has_more"] == (cursor is not None)
@@ -60,8 +60,8 @@ def test_records_of_the_same_millisecond_are_paged(engine: LogEngine):
     assert cursor is None
 
 
-def test_record_of_a_list_has_the_values_of_its_line(loaded: LogEngine, sample: Sample):
-    page = loaded.run(ListQuery(filters=DAYS, limit=1, with_total=True), 20)
+def test_record_of_a_list_has_the_values_of_its_line(sample_engine: LogEngine, sample: Sample):
+    page = sample_engine.run(ListQuery(filters=DAYS, limit=1, with_total=True), 20)
     assert page["total"] == len(sample.select(DAYS))
     expected = next(record for record in sample.records if record["id"] == page["data"][0]["id"])
     record = page["data"][0]
@@ -73,19 +73,19 @@ def test_record_of_a_list_has_the_values_of_its_line(loaded: LogEngine, sample: 
 
 
 @pytest.mark.parametrize("cursor", ["", "x", "!!", "MQ", "MTIzLmFiYw", "9" * 400])
-def test_rejects_an_invalid_cursor(loaded: LogEngine, cursor: str):
+def test_rejects_an_invalid_cursor(sample_engine: LogEngine, cursor: str):
     with pytest.raises(LogFilterError, match="next_cursor of the page before"):
-        loaded.run(ListQuery(filters=DAYS, cursor=cursor), 20)
+        sample_engine.run(ListQuery(filters=DAYS, cursor=cursor), 20)
 
 
-def test_rejects_an_unknown_column_and_suggests_another(loaded: LogEngine):
+def test_rejects_an_unknown_column_and_suggests_another(sample_engine: LogEngine):
     with pytest.raises(LogFilterError, match="did you mean ai_model"):
-        loaded.run(ListQuery(filters=DAYS, columns=["ai_mode"]), 20)
+        sample_engine.run(ListQuery(filters=DAYS, columns=["ai_mode"]), 20)
 
 
-def test_get_returns_all_columns_with_feedback_and_bodies(loaded: LogEngine, sample: Sample):
+def test_get_returns_all_columns_with_feedback_and_bodies(sample_engine: LogEngine, sample: Sample):
     expected = next(record for record in sample.select(DAYS) if sample.feedback_of(record))
-    result = loaded.run(GetQuery(organisation_id="org", id=expected["id"]), 20)
+    result = sample_engine.run(GetQuery(organisation_id="org", id=expected["id"]), 20)
     assert result["record"]["decisions"] == expected["decisions"]
     assert result["record"]["request_headers"] == {"accept": "*/*"}
     assert result["record"]["metadata"] == expected["metadata"]
@@ -99,11 +99,11 @@ def test_get_returns_all_columns_with_feedback_and_bodies(loaded: LogEngine, sam
 @pytest.mark.parametrize(
     "key", ["", "no-uuid", "00000000-0000-0000-0000-000000000000", "ffffffff-ffff-7fff-8fff-ffffffffffff"]
 )
-def test_get_of_an_unknown_record_returns_none(loaded: LogEngine, key: str):
-    assert loaded.run(GetQuery(organisation_id="org", id=key), 20) == {"record": None}
+def test_get_of_an_unknown_record_returns_none(sample_engine: LogEngine, key: str):
+    assert sample_engine.run(GetQuery(organisation_id="org", id=key), 20) == {"record": None}
 
 
-def test_get_finds_no_record_of_another_tenant(loaded: LogEngine, sample: Sample):
+def test_get_finds_no_record_of_another_tenant(sample_engine: LogEngine, sample: Sample):
     record = sample.select(DAYS)[0]
     for query in (
         GetQuery(organisation_id="other", id=record["id"]),
@@ -111,7 +111,7 @@ def test_get_finds_no_record_of_another_tenant(loaded: LogEngine, sample: Sample
         GetQuery(organisation_id="org", id=record["id"], workspace_ids=[]),
         GetQuery(organisation_id="org", id=record["id"], restricted_to=Restriction(user_ids=["u9"])),
     ):
-        assert loaded.run(query, 20) == {"record": None}
+        assert sample_engine.run(query, 20) == {"record": None}
 
 
 def make_span(span: str | None, parent: str | None) -> dict[str, Any]:
@@ -193,14 +193,14 @@ def test_deep_traces_become_documents_that_decoders_accept():
     assert (depth, count) == (MAX_TREE_DEPTH, MAX_TRACE_RECORDS)
 
 
-def test_feedback_is_found_by_trace_and_by_identifier(loaded: LogEngine, sample: Sample):
+def test_feedback_is_found_by_trace_and_by_identifier(sample_engine: LogEngine, sample: Sample):
     item = next(item for item in sample.feedback if item["organisation_id"] == "org")
     same_trace = {
         other["id"]
         for other in sample.feedback
         if (other["organisation_id"], other["trace_id"]) == ("org", item["trace_id"])
     }
-    feedback = loaded.run(FeedbackQuery(organisation_id="org", trace_ids=[item["trace_id"]]), 20)
+    feedback = sample_engine.run(FeedbackQuery(organisation_id="org", trace_ids=[item["trace_id"]]), 20)
     assert {other["id"] for other in feedback["data"]} == same_trace
-    assert loaded.run(FeedbackQuery(organisation_id="org", ids=[item["id"]]), 20)["total"] == 1
-    assert loaded.run(FeedbackQuery(organisation_id="other", ids=[item["id"]]), 20)["total"] == 0
+    assert sample_engine.run(FeedbackQuery(organisation_id="org", ids=[item["id"]]), 20)["total"] == 1
+    assert sample_engine.run(FeedbackQuery(organisation_id="other", ids=[item["id"]]), 20)["total"] == 0

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.logs.batch import RecordBatch
 from penstock.logs.query import GetQuery, GraphQuery, LogFilterError, LogFilters, UnpricedQuery, UsageQuery
-from tests.unit.logs.engines.test_graphs import DAYS, approximate
+from tests.unit.logs.engines.test_graphs import DAYS, allow_rounding
 from tests.unit.logs.samples import Sample, is_hit, is_unpriced
 
 if TYPE_CHECKING:
@@ -49,12 +49,12 @@ def make_line(number: int, **fields: Any) -> bytes:
     }).encode()  # fmt: skip
 
 
-def test_pages_have_every_record_with_usage_once(loaded: LogEngine, sample: Sample):
+def test_pages_have_every_record_with_usage_once(sample_engine: LogEngine, sample: Sample):
     expected = sorted(
         (record for record in sample.select(DAYS) if record["usage"] and not is_hit(record)),
         key=lambda record: (record["created_at"], record["id"]),
     )
-    rows = read_pages(loaded, DAYS, 250)
+    rows = read_pages(sample_engine, DAYS, 250)
     assert [row["id"] for row in rows] == [record["id"] for record in expected]
     first, same = expected[0], rows[0]
     assert same["at"] == int(dt.datetime.fromisoformat(first["created_at"]).timestamp() * 1000)
@@ -65,7 +65,7 @@ def test_pages_have_every_record_with_usage_once(loaded: LogEngine, sample: Samp
     )
     assert json.loads(bytes(same["usage"])) == first["usage"]
     with pytest.raises(LogFilterError, match="cursor"):
-        loaded.run(UsageQuery(filters=DAYS, cursor="x"), 20)
+        sample_engine.run(UsageQuery(filters=DAYS, cursor="x"), 20)
 
 
 def test_correction_replaces_the_cost_and_names_the_one_before(engine: LogEngine):
@@ -97,16 +97,16 @@ def test_correction_replaces_the_cost_and_names_the_one_before(engine: LogEngine
     assert record["cost_currency"] == "USD"
 
 
-def test_models_without_a_price_are_listed(loaded: LogEngine, sample: Sample):
+def test_models_without_a_price_are_listed(sample_engine: LogEngine, sample: Sample):
     unpriced = [record for record in sample.select(DAYS) if is_unpriced(record)]
     counts = Counter((record["ai_org"], record["ai_model"]) for record in unpriced)
-    result = loaded.run(UnpricedQuery(filters=DAYS), 20)
+    result = sample_engine.run(UnpricedQuery(filters=DAYS), 20)
     assert {(item["ai_org"], item["ai_model"]): item["requests"] for item in result["data"]} == counts
     assert result["requests"] == counts.total()
     first = result["data"][0]
     part = [record for record in unpriced if record["ai_model"] == first["ai_model"]]
     assert first["total_units"] == sum(record.get("total_units") or 0 for record in part)
-    assert approximate(first["last_seen"]) == max(record["created_at"] for record in part)
+    assert allow_rounding(first["last_seen"]) == max(record["created_at"] for record in part)
 
 
 def test_images_without_a_price_are_listed(engine: LogEngine):

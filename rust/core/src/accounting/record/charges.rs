@@ -42,7 +42,7 @@ impl Billing {
     }
 
     /// Takes from `other` the fields that describe the target that responded.
-    pub(crate) fn adopt_target(&mut self, other: Self) {
+    pub(crate) fn adopt_attempt(&mut self, other: Self) {
         self.image_params = other.image_params.or_else(|| self.image_params.take());
         (self.backing_model, self.tariff) = (other.backing_model, other.tariff);
     }

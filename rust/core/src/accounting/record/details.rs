@@ -208,7 +208,7 @@ impl RecordDetails {
     }
 
     /// Takes from `other` the fields that describe the attempt that responded.
-    pub fn adopt_target(&mut self, other: Self) {
+    pub fn adopt_attempt(&mut self, other: Self) {
         (self.saved_provider, self.translation_clock) = (other.saved_provider, other.translation_clock);
         (self.hook_results, self.has_current_hooks) = (other.hook_results, other.has_current_hooks);
         self.attempts.extend(other.attempts);
@@ -216,7 +216,7 @@ impl RecordDetails {
     }
 
     /// Clears the fields that describe a target whose response is not used.
-    pub fn clear_target(&mut self) {
+    pub fn clear_attempt(&mut self) {
         (self.saved_provider, self.translation_clock) = (None, None);
     }
 

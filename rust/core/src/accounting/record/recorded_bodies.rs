@@ -77,7 +77,7 @@ impl RecordedBodies {
     }
 
     /// Takes from `other` the bodies of the attempt that responded.
-    pub fn adopt_target(&mut self, other: Self) {
+    pub fn adopt_attempt(&mut self, other: Self) {
         let Self { upstream_request, response_tap, is_forwarded, client_request, is_fully_redacted, .. } = other;
         self.is_fully_redacted = is_fully_redacted;
         match (&self.client_request, client_request) {
@@ -91,7 +91,7 @@ impl RecordedBodies {
     }
 
     /// Clears the bodies of an attempt whose response is not used.
-    pub fn clear_target(&mut self) {
+    pub fn clear_attempt(&mut self) {
         (self.upstream_request, self.response_tap, self.is_forwarded) = (None, None, false);
     }
 

@@ -164,8 +164,8 @@ impl RequestLog {
     }
 
     /// Takes over the fields of `other` that describe the target that responded. Fields of the request stay unchanged.
-    pub fn adopt_target(&mut self, other: Self) {
-        self.billing.adopt_target(other.billing);
+    pub fn adopt_attempt(&mut self, other: Self) {
+        self.billing.adopt_attempt(other.billing);
         let Self {
             provider,
             model,
@@ -181,12 +181,12 @@ impl RequestLog {
             ..
         } = other;
         match (&mut self.limits, limits) {
-            (Some(own), Some(limits)) => own.adopt_target(*limits, now_ms()),
+            (Some(own), Some(limits)) => own.adopt_attempt(*limits, now_ms()),
             (own @ None, limits) => *own = limits,
             (Some(_), None) => (),
         }
-        self.details.adopt_target(details);
-        self.bodies.adopt_target(bodies);
+        self.details.adopt_attempt(details);
+        self.bodies.adopt_attempt(bodies);
         (self.provider, self.model, self.provider_model) = (provider, model, own_model);
         (self.is_streaming, self.upstream_latency) = (stream, upstream);
         (self.dropped_params, self.response_report, self.hides_usage) = (dropped, response_report, hides_usage);
@@ -199,12 +199,12 @@ impl RequestLog {
     }
 
     /// Clears the fields that were recorded for a target whose response is not used.
-    pub fn clear_target(&mut self) {
+    pub fn clear_attempt(&mut self) {
         (self.provider_model, self.billing.backing_model, self.upstream_latency, self.response_report) =
             (None, None, None, None);
         self.hides_usage = false;
-        self.bodies.clear_target();
-        self.details.clear_target();
+        self.bodies.clear_attempt();
+        self.details.clear_attempt();
         self.dropped_params = DroppedParams::default();
     }
 

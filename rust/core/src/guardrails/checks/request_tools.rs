@@ -20,7 +20,7 @@ const GOOGLE_TOOLS: [&str; 12] = [
     "retrieval",
     "url_context",
 ];
-/// Type of a tool that has none.
+/// Type of a tool without a `type` field.
 const FUNCTION: &str = "function";
 /// Type of the servers in the field `mcp_servers` of Anthropic's API.
 const MCP: &str = "mcp";

@@ -300,7 +300,8 @@ impl ClusterLimiter {
         true
     }
 
-    /// Returns the claim of a lease, and the fields to write for it.
+    /// Prepares a larger lease: returns the amount to claim and the counter fields to write. `None` if another request has
+    /// renewed the lease, or may not retry yet.
     fn begin_acquire(
         &self,
         hash: u64,

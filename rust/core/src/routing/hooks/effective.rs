@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::rewriting::decides;
+use super::rewriting::needs_rewritten_body;
 use crate::{
     auth::gateway_key::DefaultGuardrails,
     config::Node,
@@ -101,7 +101,7 @@ pub(super) fn find_hooks(resolver: &TargetResolver<'_>, node: &Node, stage: Stag
 /// Returns true if guardrails may deny or change a request to a node or its response, or if one cannot be found.
 pub(crate) fn may_decide(resolver: &TargetResolver<'_>, node: &Node) -> bool {
     [Stage::Input, Stage::Output].into_iter().any(|stage| {
-        find_hooks(resolver, node, stage).map_or(true, |hooks| hooks.iter().any(|(hook, _)| decides(hook)))
+        find_hooks(resolver, node, stage).map_or(true, |hooks| hooks.iter().any(|(hook, _)| needs_rewritten_body(hook)))
     })
 }
 

@@ -47,7 +47,7 @@ use self::{
     reading::{Reading, has_known_texts},
     restorations::Restorations,
     restore::build_rewriter,
-    rewriting::{decides, may_rewrite},
+    rewriting::{may_rewrite, needs_rewritten_body},
     runner::{HookRun, HookRunner, run_after_others, run_hooks},
     stored_names::hooks_for_stored_output,
     stream_end::StreamHooks,
@@ -257,7 +257,7 @@ impl TargetHooks {
         } else {
             run_after_others(&self.runner, &of_client, &others, subject).await
         };
-        if denying(&run.results).is_none() {
+        if find_denial(&run.results).is_none() {
             self.run_in_background(gateway, waiting, &run.subject);
         }
         count(&gateway.record_sink, &run.results);
@@ -268,7 +268,7 @@ impl TargetHooks {
     /// Returns the number of hooks that must wait for the others: those of the client, if another one may deny or
     /// change the response.
     fn count_waiting_hooks(&self, stage: Stage) -> usize {
-        let has_deciding = || self.after[self.after_of_client..].iter().any(|hook| decides(hook));
+        let has_deciding = || self.after[self.after_of_client..].iter().any(|hook| needs_rewritten_body(hook));
         if stage == Stage::Output && has_deciding() { self.after_of_client } else { 0 }
     }
 
@@ -371,10 +371,10 @@ impl TargetHooks {
         let unreadable = (!body.is_object() && response.status() != 204).then_some(UNREADABLE_RESPONSE);
         let run =
             self.run(executor.state, &self.after, self.response_subject(body, texts, bytes.len(), unreadable)).await;
-        let denied_by = denying(&self.results.lock().after).cloned();
+        let denied_by = find_denial(&self.results.lock().after).cloned();
         if let Some(denied_by) = denied_by {
             let denial = self.deny(executor.state, &denied_by, response.api_format);
-            return Ok(denial.replacing(&bytes, self.subject.operation, None));
+            return Ok(denial.with_usage_of_replaced(&bytes, self.subject.operation, None));
         }
         // A client may read a repeated key differently from these hooks, so it gets the JSON that they read.
         let changed = (run.is_changed || has_repeated_keys).then(|| run.subject.response.clone());
@@ -433,10 +433,10 @@ impl TargetHooks {
         let run = self
             .run(executor.state, &self.after, self.response_subject(Value::Null, parts, bytes.len(), unreadable))
             .await;
-        let denied_by = denying(&self.results.lock().after).cloned();
+        let denied_by = find_denial(&self.results.lock().after).cloned();
         if let Some(denied_by) = denied_by {
             let denial = self.deny(executor.state, &denied_by, response.api_format);
-            return Ok(denial.replacing(&bytes, operation, Some(framing)));
+            return Ok(denial.with_usage_of_replaced(&bytes, operation, Some(framing)));
         }
         if let Some(texts) = texts.filter(|texts| run.is_changed || texts.has_repeated_keys()) {
             let new: Vec<String> = run.subject.texts.iter().map(|part| part.text.clone()).collect();
@@ -489,10 +489,10 @@ impl TargetHooks {
         if runs {
             let results: Vec<_> = self.after.iter().map(|hook| runner::unreadable_result(hook, reason)).collect();
             count(&executor.state.record_sink, &results);
-            let denied_by = denying(&results).cloned();
+            let denied_by = find_denial(&results).cloned();
             self.results.lock().after = results;
             if let Some(denied_by) = denied_by {
-                return self.deny(executor.state, &denied_by, response.api_format).replacing_unread();
+                return self.deny(executor.state, &denied_by, response.api_format).with_unknown_usage();
             }
         }
         if response.is_success() && self.results.lock().has_failed() {
@@ -588,7 +588,7 @@ fn count(sink: &RecordSink, results: &[HookResult]) {
 }
 
 /// Returns the first hook that denies. A denial with status 446 comes before one with status 200.
-fn denying(results: &[HookResult]) -> Option<&HookResult> {
-    let denying = || results.iter().filter(|result| result.denies);
-    denying().find(|result| !result.is_soft).or_else(|| denying().next())
+fn find_denial(results: &[HookResult]) -> Option<&HookResult> {
+    let denials = || results.iter().filter(|result| result.denies);
+    denials().find(|result| !result.is_soft).or_else(|| denials().next())
 }

@@ -65,7 +65,7 @@ pub type RouteQuestion = for<'r> fn(
 ) -> BoxFuture<'r, Result<UpstreamResponse>>;
 
 /// Returns the key with which questions are sent. It has no config and no guardrails.
-fn questioner(id: Box<str>, workspace: Option<Arc<str>>, user_id: Option<Arc<str>>) -> GatewayKey {
+fn build_question_key(id: Box<str>, workspace: Option<Arc<str>>, user_id: Option<Arc<str>>) -> GatewayKey {
     let (name, expires_at, defaults, limits) = (Box::default(), None, None, None);
     GatewayKey { id, name, expires_at, workspace, user_id, defaults, limits, may_render: false }
 }
@@ -84,7 +84,7 @@ impl ModelAccess {
             name: key.name.clone(),
             expires_at: key.expires_at,
             limits: key.limits.clone(),
-            ..questioner(key.id.clone(), key.workspace.clone(), key.user_id.clone())
+            ..build_question_key(key.id.clone(), key.workspace.clone(), key.user_id.clone())
         });
         Arc::new(Self { state, key, trace_id, route, question_count, hides_texts })
     }
@@ -92,7 +92,7 @@ impl ModelAccess {
     /// Returns the access for a trial of a guardrail in a workspace. Questions count for the limits of the workspace,
     /// and for those of the key with this id if there is one.
     pub fn for_trial(state: Arc<GatewayState>, id: Box<str>, workspace: Arc<str>, route: RouteQuestion) -> Arc<Self> {
-        let key = Some(questioner(id, Some(workspace), None));
+        let key = Some(build_question_key(id, Some(workspace), None));
         Arc::new(Self { state, key, trace_id: None, route, question_count: Arc::default(), hides_texts: false })
     }
 

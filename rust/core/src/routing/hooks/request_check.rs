@@ -6,9 +6,10 @@ use penstock_net::body::Body;
 use serde_json::Value;
 
 use super::{
-    TargetHooks, count, denying,
+    TargetHooks, count,
     effective::find_hooks,
-    rewriting::{decides, has_rewritten},
+    find_denial,
+    rewriting::{has_rewritten, needs_rewritten_body},
     runner,
 };
 use crate::{
@@ -62,7 +63,7 @@ impl TargetHooks {
         let run = self.run(executor.state, &self.before, Arc::clone(&self.subject)).await;
         let denial = {
             let results = self.results.lock();
-            denying(&results.before).or_else(|| denying(&results.after)).cloned()
+            find_denial(&results.before).or_else(|| find_denial(&results.after)).cloned()
         };
         self.subject = run.subject;
         self.restorations = run.restorations;
@@ -84,7 +85,7 @@ impl TargetHooks {
             return Err(Error::Prompt(PromptError::field_of_owner(prompt, "messages")));
         }
         // A provider may read a duplicate key differently from these hooks, so it gets the JSON that they read.
-        let is_checked = self.before.iter().any(|hook| decides(hook)) && self.subject.request.is_object();
+        let is_checked = self.before.iter().any(|hook| needs_rewritten_body(hook)) && self.subject.request.is_object();
         if run.is_changed || is_checked {
             self.replace_request(prepared).await?;
         }

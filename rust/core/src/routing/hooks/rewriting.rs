@@ -6,7 +6,7 @@ use crate::guardrails::{hook::Hook, results::HookResult};
 const REWRITING_CHECKS: [&str; 3] = ["default.addPrefix", "default.regexReplace", "default.webhook"];
 
 /// Returns true if the provider must get the body as the hook read it, because the hook may deny or change the body.
-pub fn decides(hook: &Hook) -> bool {
+pub fn needs_rewritten_body(hook: &Hook) -> bool {
     !hook.is_async && (hook.denies || hook.may_change())
 }
 

@@ -126,7 +126,7 @@ fn attach_window(
         if step == WindowStep::Denied {
             flag.store(true, Ordering::Release);
             let results = results.lock();
-            let reason = super::denying(&results.after).map(HookResult::denial_reason).unwrap_or_default();
+            let reason = super::find_denial(&results.after).map(HookResult::denial_reason).unwrap_or_default();
             output.extend(denial::stream_denial(operation, api_format, encoding, &results.to_client_json(), &reason));
         }
         output.into()

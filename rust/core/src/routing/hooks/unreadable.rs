@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::rewriting::decides;
+use super::rewriting::needs_rewritten_body;
 use crate::{error::Error, guardrails::hook::Hook};
 
 pub const UNREADABLE_STREAM: &str = "the stream has another format than its operation";
@@ -17,7 +17,7 @@ const HIDDEN_TEXT: &str = "hidden, because guardrails could not read it";
 
 /// Hides the text of a response in an error, if one of these hooks should have read that text.
 pub fn hide_unread_text(hooks: &[Arc<Hook>], error: &mut Error) {
-    if hooks.iter().any(|hook| decides(hook)) {
+    if hooks.iter().any(|hook| needs_rewritten_body(hook)) {
         error.edit_upstream_text(|text| HIDDEN_TEXT.clone_into(text));
     }
 }
