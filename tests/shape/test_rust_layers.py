@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from tests.shape.repository import read_text
 from tests.shape.rust_modules import Crate, Graph, Module, find_cycles, load_crate
 
 # From bottom to top. A prefix stands for its modules; the longest prefix that fits a module decides.
@@ -50,6 +53,12 @@ CORE_LAYERS = [
     ["request"],
     ["endpoints"],
     ["routing"],
+    [
+        "endpoints::batches::provider_or_store",
+        "endpoints::client_endpoint",
+        "endpoints::guardrail_trials",
+        "endpoints::prompts",
+    ],
     ["gateway"],
 ]
 NET_LAYERS = [
@@ -111,6 +120,13 @@ LLM_LAYERS = [
 ]
 LAYERS = {"core": CORE_LAYERS, "llm": LLM_LAYERS, "net": NET_LAYERS}
 MAX_CYCLE_MODULES = 5
+MAX_PIPELINE_LINES = 250
+# Words for requests that an endpoint handles. Neither code nor comments of the pipeline may need them.
+SPECIAL_CASES = {
+    "batch", "batches", "blob", "blobs", "catalogue", "comparison", "comparisons", "explain", "explains", "file",
+    "files", "google", "guardrail", "guardrails", "image", "images", "management", "prompt", "prompts", "realtime",
+    "trial", "trials",
+}  # fmt: skip
 
 
 def layer_of(module: Module, layers: list[list[str]]) -> int:
@@ -154,6 +170,14 @@ def test_imports_point_down(crate: str):
     assert not upward_imports(without_folders(load_crate(crate)), LAYERS[crate])
 
 
+def test_documented_layers_are_those_of_the_list():
+    page = read_text("docs/architecture/crates-and-layers.md")
+    section = page.partition("## Layers of `rust/core`")[2].partition("\n## ")[0]
+    rows = [line.split("|") for line in section.splitlines() if line.startswith("| `")]
+    assert [re.findall(r"`([^`]+)`", modules) for _, modules, *_ in rows] == CORE_LAYERS[::-1]
+    assert all(stage.strip() for _, _, stage, _ in rows)
+
+
 @pytest.mark.parametrize("crate", LAYERS)
 def test_every_layer_has_modules(crate: str):
     modules = ["::".join(module) for module in load_crate(crate).sources]
@@ -171,6 +195,12 @@ def test_cycles_are_small_and_stay_in_one_layer(crate: str):
     cycles = find_cycles(without_folders(load_crate(crate)))
     assert not [cycle for cycle in cycles if len(cycle) > MAX_CYCLE_MODULES]
     assert not [cycle for cycle in cycles if len({layer_of(module, LAYERS[crate]) for module in cycle}) > 1]
+
+
+def test_pipeline_is_short_and_names_no_special_case():
+    pipeline = load_crate("core").sources["gateway",]
+    assert len(pipeline.splitlines()) <= MAX_PIPELINE_LINES
+    assert not [word for word in re.findall(r"[a-z]+", pipeline.lower()) if word in SPECIAL_CASES]
 
 
 def test_nothing_imports_the_pipeline():

@@ -1,5 +1,5 @@
 //! Gateway core: handles a request from its arrival to the delivered response. Reading order: `gateway`,
-//! `gateway::provider_request`, `resolve::target_resolver`, `endpoints::target_endpoint`, `request::send`,
+//! `endpoints::client_endpoint`, `resolve::target_resolver`, `endpoints::target_endpoint`, `request::send`,
 //! `response::delivery`, `accounting::record`. The HTTP client is the crate `penstock-net`.
 #![forbid(unsafe_code)]
 

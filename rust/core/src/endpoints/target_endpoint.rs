@@ -95,6 +95,11 @@ pub(crate) async fn serve_at_target(
     result
 }
 
+/// Rejects an operation that neither the provider nor the gateway performs.
+pub(crate) fn check_operation(operation: Operation, target: &Target<'_>) -> Result<()> {
+    count_tokens::check_supported(operation, target)
+}
+
 /// Rejects a passthrough request that would need translation at this provider.
 pub(crate) fn reject_untranslated_passthrough(
     client_request: &ClientRequest<'_>,

@@ -10,7 +10,7 @@ use penstock_llm::{
 use penstock_net::headers::Headers;
 use percent_encoding::percent_decode_str;
 
-use crate::ingress::{client_sdk, lenient_path};
+use crate::ingress::{client_sdk, lenient_path, message::RequestHead};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Route<'r> {
@@ -193,6 +193,13 @@ impl<'r> Route<'r> {
             Some(raw) => Some(Self::new(Operation::Proxy, raw)),
             None => Some(Self::parse_vertex(method, "/v1", rest).unwrap_or_else(|| Self::from_path(method, rest))),
         }
+    }
+
+    /// Returns the route for a request. The output of a batch has a path of the gateway, and is read at whichever
+    /// provider has the batch.
+    #[must_use]
+    pub fn for_request(self, head: &RequestHead) -> Self {
+        if head.batch_output.is_some() { self } else { self.for_client(&head.headers) }
     }
 
     /// Returns the route for a client with these headers. Files and batches of Google's API have the same paths as

@@ -16,7 +16,7 @@ use crate::{
     },
     config::Node,
     endpoints::{
-        count_tokens, limit_admission, realtime,
+        limit_admission, realtime,
         target_endpoint::{self, serve_at_target},
     },
     error::{Error, ErrorOrigin, Result},
@@ -299,7 +299,7 @@ impl<'w> RouteExecutor<'w> {
         let (mut target, model_override) = self.resolver.resolve_target(self.plan, node, &model)?;
         let operation = self.client_request.route.operation;
         self.log.provider = target.provider.slug();
-        count_tokens::check_supported(operation, &target)?;
+        target_endpoint::check_operation(operation, &target)?;
         match model_override {
             Some(model) => prepared.set_model(self.client_request, model).await?,
             None => prepared.model = model,

@@ -43,7 +43,15 @@ use crate::{
     },
 };
 
-/// Routes a request whose config allows more than one attempt at one target.
+/// Returns true if `route_request` must route the request: its config allows more than one attempt at one target, the
+/// body names the provider, hooks check it, or the client wants to know how it was routed.
+pub(crate) fn needs_executor(resolver: &TargetResolver<'_>, plan: &RoutePlan<'_>) -> bool {
+    let control = &resolver.client_request.control;
+    let is_special = control.should_explain() || control.is_nitro_mode();
+    !plan.config.is_plain || !plan.has_provider() || is_special || hooks::has_defaults(resolver)
+}
+
+/// Routes a request that needs the executor.
 pub(crate) async fn route_request(
     state: &GatewayState,
     resolver: &TargetResolver<'_>,

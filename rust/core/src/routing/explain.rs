@@ -59,15 +59,15 @@ fn post() -> String {
     "POST".to_owned()
 }
 
-/// Returns true if this call asks to explain another request.
-pub(crate) fn is_explain_request(client_request: &ClientRequest<'_>) -> bool {
+/// Returns true if the request asks how another one would be routed.
+pub(crate) fn is_dry_run(client_request: &ClientRequest<'_>) -> bool {
     client_request.route.path == EXPLAIN_PATH
         && client_request.head.method == "POST"
         && client_request.head.path == "/v1/explain"
 }
 
 /// Returns all targets that would be tried, in order, and what would be sent to each of them.
-pub(crate) async fn explain_routing(
+pub(crate) async fn describe_route(
     state: &GatewayState,
     resolver: &TargetResolver<'_>,
     body: Body,

@@ -14,8 +14,8 @@ pub(crate) mod pattern_jobs;
 mod replay_body;
 pub(crate) mod upstream_response;
 
-pub(crate) use crate::routing::executor::{open_websocket, resolve_model_prefix, route_request};
+pub(crate) use crate::routing::executor::{needs_executor, open_websocket, resolve_model_prefix, route_request};
 pub(crate) use continuation::Continuation;
-pub(crate) use explain::{explain_routing, is_explain_request};
+pub(crate) use explain::{describe_route, is_dry_run};
 pub use hooks::Trial;
 pub(crate) use hooks::route_question;

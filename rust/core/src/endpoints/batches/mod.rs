@@ -4,6 +4,7 @@ pub(crate) mod allowlist;
 pub(crate) mod azure_blob_output;
 pub(crate) mod delete;
 pub mod line_requests;
+pub(crate) mod provider_or_store;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC};
 

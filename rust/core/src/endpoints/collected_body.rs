@@ -1,4 +1,4 @@
-//! Body of a request that is read before its destination is known.
+//! Body of a request that is read before its endpoint is known.
 
 use bytes::Bytes;
 use penstock_net::{body::Body, memory_budget::MemoryPermit};
@@ -7,7 +7,7 @@ use crate::{error::Result, gateway_state::GatewayState};
 
 /// Collects the body and returns it with its memory permit. A body that arrived complete is not charged to the memory
 /// budget yet, so it has no permit.
-pub(super) async fn collect_body(state: &GatewayState, body: Body) -> Result<(Bytes, Option<MemoryPermit>)> {
+pub(crate) async fn collect_body(state: &GatewayState, body: Body) -> Result<(Bytes, Option<MemoryPermit>)> {
     let body = match body.with_limits(state.body_limits)? {
         body @ Body::Complete(_) => body,
         body @ Body::Streamed(..) => body.with_memory_budget(&state.shared.body_memory)?,

@@ -1,20 +1,21 @@
 //! Requests for batches. Decides by the body whether the gateway or a provider runs a batch. Fetches the output of a
 //! batch that a provider ran.
 
-use std::{borrow::Cow, sync::Arc};
+use std::borrow::Cow;
 
 use bytes::Bytes;
 use penstock_net::body::Body;
 use percent_encoding::utf8_percent_encode;
 use serde::Deserialize;
 
-use super::{collected_body::collect_body, provider_request};
 use crate::{
     auth::caller,
     endpoints::{
         batches::{FILE_ID_PREFIX, PATH_SEGMENT_ENCODE_SET, output_batch_path},
         builtin::reject_without_record,
+        collected_body::collect_body,
         management_proxy,
+        provider_pipeline::ProviderPipeline,
     },
     error::Error,
     gateway_state::GatewayState,
@@ -31,29 +32,26 @@ use crate::{
 const MAX_BATCH_OBJECT_BYTES: usize = 1024 * 1024;
 
 /// Handles a request for which `needs_batch_handler` returns true.
-pub(super) async fn handle(state: &Arc<GatewayState>, snapshot: Arc<Snapshot>, request: Request) -> ClientResponse {
-    let Request { head, body } = request;
+pub(crate) async fn handle(pipeline: ProviderPipeline, request: Request) -> ClientResponse {
+    let (state, Request { head, body }) = (&pipeline.state, request);
     if let Some(path) = output_batch_path(&head) {
         let path = path.to_owned();
-        return fetch_output(state, snapshot, head, path).await;
+        return fetch_output(&pipeline, head, path).await;
     }
-    if state.is_overloaded() || is_unauthenticated(state, &snapshot, &head) {
+    if state.is_overloaded() || is_unauthenticated(state, &pipeline.snapshot, &head) {
         // The body of a request that will be rejected is not read.
-        return provider_request::handle(state, snapshot, Request { head, body }, None).await;
+        return pipeline.send(head, body).await;
     }
     match collect_body(state, body).await {
         Ok((bytes, _share)) if uses_gateway_file(&bytes) => {
             management_proxy::forward_management_request(state, head, Body::Complete(bytes)).await
         }
         Ok((bytes, share)) => {
-            // Released here, because `provider_request::handle` charges the memory budget itself. No other task runs in
-            // between.
+            // Released here, because the pipeline charges the memory budget itself. No other task runs in between.
             drop(share);
-            provider_request::handle(state, snapshot, Request { head, body: Body::Complete(bytes) }, None).await
+            pipeline.send(head, Body::Complete(bytes)).await
         }
-        Err(error) => {
-            provider_request::handle(state, snapshot, Request { head, body: Body::empty() }, Some(error)).await
-        }
+        Err(error) => pipeline.reject(head, error).await,
     }
 }
 
@@ -80,12 +78,7 @@ fn uses_gateway_file(body: &[u8]) -> bool {
 }
 
 /// Asks the provider for the batch to find its output file, then requests the content of that file.
-async fn fetch_output(
-    state: &Arc<GatewayState>,
-    snapshot: Arc<Snapshot>,
-    head: RequestHead,
-    path: String,
-) -> ClientResponse {
+async fn fetch_output(pipeline: &ProviderPipeline, head: RequestHead, path: String) -> ClientResponse {
     let mut first = RequestHead {
         path,
         headers: head.headers.clone(),
@@ -94,9 +87,7 @@ async fn fetch_output(
     };
     // The batch is parsed here, so it must not be compressed.
     first.headers.retain(|name| name != b"accept-encoding");
-    let batch =
-        provider_request::handle(state, Arc::clone(&snapshot), Request { head: first, body: Body::empty() }, None)
-            .await;
+    let batch = pipeline.send(first, Body::empty()).await;
     if batch.head.status != 200 {
         return batch;
     }
@@ -104,15 +95,9 @@ async fn fetch_output(
         Ok((id, output)) => {
             let output = Some(Box::new(output));
             let path = format!("/v1/files/{}/content", utf8_percent_encode(&id, PATH_SEGMENT_ENCODE_SET));
-            provider_request::handle(
-                state,
-                snapshot,
-                Request { head: RequestHead { path, batch_output: output, ..head }, body: Body::empty() },
-                None,
-            )
-            .await
+            pipeline.send(RequestHead { path, batch_output: output, ..head }, Body::empty()).await
         }
-        Err(status) => reject_without_record(&state.settings, &Error::NoBatchOutput { status }, &head),
+        Err(status) => reject_without_record(&pipeline.state.settings, &Error::NoBatchOutput { status }, &head),
     }
 }
 

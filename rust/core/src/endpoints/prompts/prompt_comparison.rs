@@ -13,15 +13,14 @@ use serde::Serialize;
 use serde_json::{Value, value::RawValue};
 use tokio::time::{Instant, timeout_at};
 
-use super::{
-    collected_body::collect_body,
-    prompt_requests::{self, ChosenVersion},
-    provider_request,
-};
 use crate::{
-    endpoints::builtin::reject_without_record,
+    endpoints::{
+        builtin::reject_without_record,
+        collected_body::collect_body,
+        prompts::{self, chosen_version::ChosenVersion},
+        provider_pipeline::ProviderPipeline,
+    },
     error::{Error, PromptError, Result},
-    gateway_state::GatewayState,
     ingress::{
         Request,
         message::{RecordFigures, RecordObserver, RequestHead},
@@ -35,7 +34,7 @@ use crate::{
         client_response::{ClientResponse, ClientResponseBody},
         offload::run_offloaded,
     },
-    state::{shared::fair_permits::FairPermits, snapshot::Snapshot},
+    state::shared::fair_permits::FairPermits,
 };
 
 /// Maximum number of comparisons that one worker runs at the same time.
@@ -57,27 +56,17 @@ const DROPPED_HEADERS: [&[u8]; 3] = [b"idempotency-key", b"accept-encoding", b"e
 const NANODOLLARS_PER_CENT: f64 = 1e7;
 
 /// Handles a request whose path compares two versions of a prompt.
-pub(super) async fn handle(
-    state: &Arc<GatewayState>,
-    snapshot: Arc<Snapshot>,
-    request: Request,
-    path: PromptPath,
-) -> ClientResponse {
+pub(super) async fn handle(pipeline: &ProviderPipeline, request: Request, path: PromptPath) -> ClientResponse {
     let Request { head, body } = request;
-    match compare(state, &snapshot, &head, path, body).await {
-        Ok(json) => prompt_requests::json_response(state, &head, json),
-        Err(error) => reject_without_record(&state.settings, &error, &head),
+    match compare(pipeline, &head, path, body).await {
+        Ok(json) => prompts::json_response(&pipeline.state, &head, json),
+        Err(error) => reject_without_record(&pipeline.state.settings, &error, &head),
     }
 }
 
-async fn compare(
-    state: &Arc<GatewayState>,
-    snapshot: &Arc<Snapshot>,
-    head: &RequestHead,
-    path: PromptPath,
-    body: Body,
-) -> Result<String> {
-    let workspace = prompt_requests::find_workspace(state, snapshot, head)?;
+async fn compare(pipeline: &ProviderPipeline, head: &RequestHead, path: PromptPath, body: Body) -> Result<String> {
+    let ProviderPipeline { state, snapshot, .. } = pipeline;
+    let workspace = prompts::find_workspace(state, snapshot, head)?;
     if state.is_overloaded() {
         return Err(Error::Overloaded);
     }
@@ -104,9 +93,8 @@ async fn compare(
     let mut runs: Vec<BoxFuture<'static, RunResult>> = Vec::with_capacity(request.requests.len() * versions.len());
     for request in &request.requests {
         for (_, chosen) in &versions {
-            let (state, snapshot, head) = (Arc::clone(state), Arc::clone(snapshot), Arc::clone(&head));
-            let run =
-                PlannedRun { state, snapshot, head, chosen: chosen.clone(), request: request.clone(), request_bytes };
+            let (pipeline, head) = (pipeline.clone(), Arc::clone(&head));
+            let run = PlannedRun { pipeline, head, chosen: chosen.clone(), request: request.clone(), request_bytes };
             runs.push(Box::pin(run.send(deadline)));
         }
     }
@@ -129,8 +117,7 @@ async fn compare(
 
 /// One version that will run with one set of variables.
 struct PlannedRun {
-    state: Arc<GatewayState>,
-    snapshot: Arc<Snapshot>,
+    pipeline: ProviderPipeline,
     /// Head of the client's request for the comparison.
     head: Arc<RequestHead>,
     chosen: ChosenVersion,
@@ -141,7 +128,7 @@ struct PlannedRun {
 impl PlannedRun {
     /// Sends the request. A failure is part of the result.
     async fn send(self, deadline: Instant) -> RunResult {
-        let Self { state, snapshot, head, chosen, request, request_bytes } = self;
+        let Self { pipeline, head, chosen, request, request_bytes } = self;
         let version = chosen.version.number;
         let prepared = match chosen.prepare(request, request_bytes, PromptAction::Compare).await {
             Ok(prepared) => prepared,
@@ -149,10 +136,10 @@ impl PlannedRun {
         };
         let observer = Arc::new(RecordObserver::default());
         let mut head = run_head(&head, &observer);
-        prepared.rewrite_head(&mut head, &state.settings.header_aliases);
-        let request = Request { head, body: Body::Complete(prepared.body.into()) };
+        prepared.rewrite_head(&mut head, &pipeline.state.settings.header_aliases);
+        let body = Body::Complete(prepared.body.into());
         let sent = async {
-            let response = Box::pin(provider_request::handle(&state, snapshot, request, None)).await;
+            let response = pipeline.send(head, body).await;
             let status = response.head.status;
             let cache_status = response.head.headers.get_str("x-gateway-cache-status").map(ToOwned::to_owned);
             (status, cache_status, collect_response(response.body).await)

@@ -56,7 +56,7 @@ struct TrialPlan {
 
 /// Runs the trial plan that the control process named in its response, and returns the result of the trial. Returns
 /// other responses unchanged.
-pub(super) async fn run_trial_plan(state: &Arc<GatewayState>, mut response: ClientResponse) -> ClientResponse {
+pub(crate) async fn run_trial_plan(state: &Arc<GatewayState>, mut response: ClientResponse) -> ClientResponse {
     let Some(name) = response.head.headers.get_str(PLAN_HEADER).map(ToOwned::to_owned) else { return response };
     let is_replaced_header =
         |field: &[u8]| [PLAN_HEADER.as_bytes(), b"content-length", b"content-type"].contains(&field);
