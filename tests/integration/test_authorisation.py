@@ -18,7 +18,7 @@ from joserfc.jwk import ECKey
 from sqlalchemy import insert
 
 from penstock import authorization as rights
-from penstock import resources
+from penstock import resource_paths
 from penstock.app import create_documented_app, openapi_json
 from penstock.ids import new_id
 from penstock.settings import Store
@@ -185,7 +185,7 @@ def protected_routes() -> list[Route]:
 
 
 def is_of_batches(path: str) -> bool:
-    return any(resources.is_path_of(name, path) for name in ("batches", "files"))
+    return any(resource_paths.is_path_of(name, path) for name in ("batches", "files"))
 
 
 def canonical_path(path: str) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from penstock import authorization, resources
+from penstock import authorization, resource_paths
 from penstock.app import create_documented_app
 from tests.shape.repository import files_under
 
@@ -29,13 +29,15 @@ def app() -> Litestar:
 def test_resource_path_matches_its_file(app: Litestar, path: Path):
     name = path.relative_to("python/penstock/resources").with_suffix("").as_posix().replace("/", ".")
     route_paths = [route.path for route in app.routes]
-    for prefix in resources.path_prefixes(name) or (f"/{name}",):
+    for prefix in resource_paths.path_prefixes(name) or (f"/{name}",):
         assert any(route == prefix or route.startswith(f"{prefix}/") for route in route_paths), prefix
 
 
 def test_every_route_has_a_file(app: Litestar):
     prefixes = [
-        prefix for name in resources.module_names() for prefix in resources.path_prefixes(name) or (f"/{name}",)
+        prefix
+        for name in resource_paths.module_names()
+        for prefix in resource_paths.path_prefixes(name) or (f"/{name}",)
     ]
     stray = [
         route.path
@@ -46,7 +48,7 @@ def test_every_route_has_a_file(app: Litestar):
 
 
 def test_engine_forwards_no_internal_paths():
-    assert not [path for path in resources.forwarded_prefixes() if path.startswith("/internal")]
+    assert not [path for path in resource_paths.forwarded_prefixes() if path.startswith("/internal")]
 
 
 def iter_route_guards(app: Litestar) -> Iterator[tuple[str, list[object]]]:

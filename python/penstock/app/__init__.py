@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from litestar.datastructures import State
 from litestar.serialization import encode_json
 
-from penstock import resources
+from penstock import resource_paths
 from penstock.app.application import Application, ApplicationParts
 from penstock.app.routers import register_routes
 from penstock.app.store_components import open_store
@@ -92,7 +92,7 @@ def create_app(
         if metrics_socket:
             from penstock.jobs.metrics_server import MetricsServer
 
-            paths = resources.path_prefixes("metrics")
+            paths = resource_paths.path_prefixes("metrics")
             loops.append(MetricsServer(metrics_socket, paths, report, settings.metrics.token).run)
         running = [loop.create_task(run_with_restarts(job, job_figures)) for job in loops]
         try:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from litestar import Litestar, Request, Response
 from litestar.exceptions import HTTPException
 
-from penstock import resources
+from penstock import resource_paths
 from penstock.authorization import find_credential
 from penstock.errors import (
     PenstockError,
@@ -65,10 +65,10 @@ def render_error(request: Request[Any, Any, Any], error: Exception) -> Response[
         headers["allow"] = ", ".join(allowed)
         message = f"{request.method} is not allowed at this path; allowed: {', '.join(allowed)}{hint}"
     body = error_envelope(message, code, listed)
-    if any(resources.is_path_of(name, request.url.path) for name in ("guardrails", "execute_guardrails")):
+    if any(resource_paths.is_path_of(name, request.url.path) for name in ("guardrails", "execute_guardrails")):
         # The error envelope that these routes document, for clients that read the field `error`.
         body["error"] = {**openai_error(message, status, listed), "code": code}
-    if resources.uses_client_errors(request.url.path):
+    if resource_paths.uses_client_errors(request.url.path):
         client = detect_client_format(request.scope["headers"])
         body |= client_error_fields(client, message, status, listed, request_id(request.scope))
     return Response(body, status_code=status, headers=headers)

@@ -12,7 +12,7 @@ from litestar.di import Provide
 from litestar.enums import HttpMethod
 from litestar.utils import join_paths
 
-from penstock import authorization, resources
+from penstock import authorization, resource_paths
 from penstock.app.application import (
     Application,
     ApplicationParts,
@@ -48,9 +48,9 @@ def register_routes(parts: ApplicationParts) -> Application:
         dependencies["context"] = Provide(create_context, sync_to_thread=False)
         dependencies["page"] = Provide(read_page_request, sync_to_thread=False)
     app = Application(
-        route_handlers=[build_router(resources.module_names())]
+        route_handlers=[build_router(resource_paths.module_names())]
         if parts.store
-        else [build_router(resources.STORELESS_MODULES), *storeless_routers()],
+        else [build_router(resource_paths.STORELESS_MODULES), *storeless_routers()],
         dependencies=dependencies,
         exception_handlers={Exception: render_error},
         request_class=CompatRequest,
@@ -75,7 +75,7 @@ def build_router(names: Iterable[str]) -> Router:
     paths: list[str] = []
     for name in names:
         routes: list[Any] = importlib.import_module(f"penstock.resources.{name}").routes
-        prefixes = resources.path_prefixes(name)
+        prefixes = resource_paths.path_prefixes(name)
         prefixed_handlers += [_add_path_prefixes(handler, prefixes) for handler in routes] if prefixes else routes
         paths += [
             join_paths([prefix, path]) for prefix in prefixes for handler in routes for path in sorted(handler.paths)
@@ -102,11 +102,11 @@ def storeless_routers() -> list[Router]:
         message = "no store is configured; hint: penstock init, or PENSTOCK_STORE_URL"
         raise NotFoundError(message)
 
-    names = [name for name in resources.module_names() if name not in resources.STORELESS_MODULES]
+    names = [name for name in resource_paths.module_names() if name not in resource_paths.STORELESS_MODULES]
     return [
         Router(prefix, route_handlers=[reject_without_store])
         for name in names
-        for prefix in resources.path_prefixes(name)
+        for prefix in resource_paths.path_prefixes(name)
     ]
 
 

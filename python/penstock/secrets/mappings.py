@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self
 
 import msgspec
 from msgspec import Meta
@@ -17,12 +17,34 @@ from penstock.store.tables import integrations, secret_references
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from penstock.kit.tenant_session import TenantSession
-    from penstock.store.tenant import Row
+    from sqlalchemy import ColumnElement, Table
+
+    from penstock.authorization import Caller
+    from penstock.store.tenant import Query, Row
 
 OPTION_PREFIX = "configurations."
 # Scope that a caller needs to decide where a secret is stored, and thus where it may be sent.
 REFERENCE_SCOPE = "secret_references.update"
+
+
+class CallerSession(Protocol):
+    """What this module needs of a `TenantSession`, which is in a higher layer."""
+
+    caller: Caller
+
+    def organisation(self) -> Self:
+        """Returns a session for the whole organisation."""
+        ...
+
+    async def fetch_rows(self, query: Query, *tables: Table) -> list[Row]:
+        """Returns the rows of a query over these tables."""
+        ...
+
+    async def resolve_reference(
+        self, path: str, table: Table, key: str, description: str, *conditions: ColumnElement[bool]
+    ) -> Row:
+        """Returns the row that a field of the body names; rejects the field if there is none."""
+        ...
 
 
 class SecretMapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -40,7 +62,7 @@ class SecretMapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 async def check_mappings(
-    session: TenantSession,
+    session: CallerSession,
     fields: Sequence[SecretMapping],
     workspace_id: str | None,
     allowed: Sequence[str],
@@ -76,7 +98,7 @@ async def check_mappings(
     return listed
 
 
-def require_reference_scope(session: TenantSession, path: str, reason: str) -> None:
+def require_reference_scope(session: CallerSession, path: str, reason: str) -> None:
     """Raises ForbiddenError with this reason unless the caller may manage secret references."""
     if REFERENCE_SCOPE not in session.caller.granted_scopes(None):
         message = f"{reason}; hint: have it done by who holds {REFERENCE_SCOPE}"
@@ -89,7 +111,7 @@ def mapped_options(listed: Iterable[Mapping[str, Any]]) -> frozenset[str]:
     return frozenset(name.removeprefix(OPTION_PREFIX) for name in fields if name.startswith(OPTION_PREFIX))
 
 
-async def reject_reference_in_use(session: TenantSession, reference: Row) -> None:
+async def reject_reference_in_use(session: CallerSession, reference: Row) -> None:
     """Raises ConflictError if an integration uses the reference that is to be deleted."""
     query = select(integrations.c.slug, integrations.c.secret_mappings)
     for row in await session.organisation().fetch_rows(query, integrations):
@@ -97,7 +119,7 @@ async def reject_reference_in_use(session: TenantSession, reference: Row) -> Non
             raise ConflictError(f"the integration {row['slug']!r} uses this secret")
 
 
-async def reject_removed_access(session: TenantSession, reference: Row) -> None:
+async def reject_removed_access(session: CallerSession, reference: Row) -> None:
     """Raises ConflictError if an integration that uses the reference would lose access to it."""
     query = select(integrations.c.slug, integrations.c.workspace_id, integrations.c.secret_mappings)
     needing = [

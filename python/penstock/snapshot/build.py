@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from penstock import config_references, engine, resources
+from penstock import config_references, engine, resource_paths
 from penstock.errors import Problem, SettingsError
 from penstock.pricing import engine_export
 from penstock.settings import SNAPSHOT_TABLES, decode_secret, read_toml_file
@@ -356,7 +356,7 @@ def build_snapshot(
         for table in (*content, *STORE_ONLY_TABLES)
     ]
     members += [b'"jwt":' + stored.jwt] if stored.jwt else []
-    features = {"management": resources.forwarded_prefixes(), "catalogue": settings.store_url is not None}
+    features = {"management": resource_paths.forwarded_prefixes(), "catalogue": settings.store_url is not None}
     members.append(msgspec.json.encode(features)[1:-1])
     prices = Chunk.from_bytes(msgspec.json.encode(engine_export.export_prices(settings)))
     return Snapshot.from_content(

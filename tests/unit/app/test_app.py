@@ -12,7 +12,7 @@ from litestar import Litestar, get, post
 from litestar.params import JSONBody
 
 from penstock import app as module
-from penstock import resources
+from penstock import resource_paths
 from penstock.app import create_app, error_responses, routers
 from penstock.app.routers import check_guards
 from penstock.authorization import allow_anyone
@@ -274,12 +274,12 @@ def test_every_operation_and_field_is_described():
 
 
 def test_every_resource_module_has_routes_below_each_of_its_prefixes():
-    router = routers.build_router(resources.module_names())
+    router = routers.build_router(resource_paths.module_names())
     handlers = {route.path: getattr(route, "route_handlers", ()) for route in router.routes}
     assert handlers.keys() >= {"/v1/health", "/v1/version", "/metrics", "/dataservice/metrics"}
     # All paths of a route share one handler, because each handler needs memory.
     assert handlers["/v1/health"][0] is handlers["/admin/health"][0]
-    assert set(resources.module_names()) >= {"health", "version", "metrics", "schema", "internal"}
+    assert set(resource_paths.module_names()) >= {"health", "version", "metrics", "schema", "internal"}
 
 
 def test_options_lists_all_methods_of_a_path():

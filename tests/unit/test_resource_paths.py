@@ -1,4 +1,4 @@
-"""Discovery of resource modules. The path of a route follows from its file."""
+"""Paths of resource modules. The path of a route follows from its file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from penstock import resources
+from penstock import resource_paths
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 def test_module_name_becomes_a_path():
-    assert resources.path_prefixes("virtual_keys") == ("/v1/virtual-keys",)
-    assert resources.path_prefixes("auth.sessions") == ("/v1/auth/sessions",)
-    assert resources.path_prefixes("policies.rate_limits")[:2] == (
+    assert resource_paths.path_prefixes("virtual_keys") == ("/v1/virtual-keys",)
+    assert resource_paths.path_prefixes("auth.sessions") == ("/v1/auth/sessions",)
+    assert resource_paths.path_prefixes("policies.rate_limits")[:2] == (
         "/v1/policies/rate-limits",
         "/v2/policies/rate-limits",
     )
-    assert resources.path_prefixes("metrics") == ("/metrics", "/dataservice/metrics")
-    assert resources.path_prefixes("internal") == ()
+    assert resource_paths.path_prefixes("metrics") == ("/metrics", "/dataservice/metrics")
+    assert resource_paths.path_prefixes("internal") == ()
 
 
 def test_finds_files_and_folders_except_private_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -36,14 +36,14 @@ def test_finds_files_and_folders_except_private_ones(tmp_path: Path, monkeypatch
     ):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    monkeypatch.setattr(resources, "__file__", str(tmp_path / "__init__.py"))
-    assert resources.module_names() == ["status", "auth.sign_in"]
-    assert resources.forwarded_prefixes() == ["/v1/status", "/v1/auth/sign-in"]
+    monkeypatch.setattr(resource_paths, "RESOURCES_FOLDER", str(tmp_path))
+    assert resource_paths.module_names() == ["status", "auth.sign_in"]
+    assert resource_paths.forwarded_prefixes() == ["/v1/status", "/v1/auth/sign-in"]
 
 
 def test_edge_processes_import_neither_litestar_nor_resources():
     code = (
-        "import sys, penstock.cli, penstock.serve, penstock.asgi; from penstock import resources; resources.forwarded_prefixes();"
+        "import sys, penstock.cli, penstock.serve, penstock.asgi; from penstock import resource_paths; resource_paths.forwarded_prefixes();"
         "print([name for name in sys.modules if name.startswith(('litestar', 'penstock.resources.', 'penstock.app'))])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
