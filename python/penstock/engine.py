@@ -98,7 +98,9 @@ __all__ = [
 
 
 def catalogue() -> list[dict[str, Any]]:
-    """Returns the providers that the engine supports, with `slug`, `base_url` and `api_format`."""
+    """Returns the providers that the engine supports, with `slug`, `base_url`, `api_format`, the operations
+    that each `offers`, its `options`, and its names in the public `price_list`.
+    """
     return msgspec.json.decode(_catalogue())
 
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from penstock import engine, process
-from penstock.pricing.price_book import LIST_NAMES_BY_PROVIDER, PriceRow, read_price_rows, start_date_of
+from penstock import process
+from penstock.pricing.price_book import PriceRow, listed_providers, read_price_rows, start_date_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -214,8 +214,8 @@ def _build_public_list() -> bytes:
 
     providers_by_id = {provider.id: provider for provider in data.providers}
     sellers: dict[str, list[str]] = {}
-    for slug in (str(row["slug"]) for row in engine.catalogue()):
-        if entry := providers_by_id.get(LIST_NAMES_BY_PROVIDER.get(slug, slug)):
+    for slug, listed in listed_providers().items():
+        if entry := providers_by_id.get(listed.name):
             sellers[slug] = [entry.id, *(entry.fallback_model_providers or ())]
     needed = {name for names in sellers.values() for name in names}
     lists = {name: list(_export_models(providers_by_id[name])) for name in sorted(needed & providers_by_id.keys())}

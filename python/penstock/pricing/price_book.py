@@ -6,11 +6,13 @@ import asyncio
 import logging
 import os
 from datetime import UTC, date, datetime
+from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import msgspec
 from msgspec import Meta
 
+from penstock import engine
 from penstock.errors import PenstockError, Problem, SettingsError
 from penstock.pricing.wire_format import PayAsYouGo, Price, PricingConfig, TokenPrices
 from penstock.settings import PRICES_TABLE, read_toml_file
@@ -24,30 +26,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock")
 
-# Name in the price list of each provider that has another name there.
-LIST_NAMES_BY_PROVIDER = {
-    "azure-ai": "azure",
-    "azure-openai": "azure",
-    "bedrock": "aws",
-    "fireworks-ai": "fireworks",
-    "mistral-ai": "mistral",
-    "moonshot": "moonshotai",
-    "novita-ai": "novita",
-    "perplexity-ai": "perplexity",
-    "together-ai": "together",
-    "vertex-ai": "google",
-    "workers-ai": "cloudflare",
-    "zhipu": "zhipuai",
-}
 # Beginnings of names in the price list that are no models: patterns for fine-tuned models and groups of regional names.
 PATTERN_PREFIXES = ("ft:", "regional.")
 # Endings of names in the price list that are no models: patterns, and variants of OpenRouter.
 PATTERN_SUFFIXES = (".ft-", "-", ":free", ":extended")
-# Providers whose models may have an ending of `PATTERN_SUFFIXES`.
-VARIANT_RESELLERS = frozenset({"openrouter"})
-# Beginnings and endings of models that are listed under a provider's name, but that it does not have. Google AI Studio
-# and Vertex AI share a name in the list.
-FOREIGN_MODELS = {"google": (("claude",), ("-maas",))}
 # Field of the wire format for each price field of the list.
 TOKEN_RATES = {
     "input_mtok": "request_token",
@@ -81,6 +63,37 @@ SUM_TERMS = {
     },
     "response": {"output_tokens": "response_token", "audio_output_tokens": "response_audio_token"},
 }
+
+
+class ListedProvider(msgspec.Struct, frozen=True):
+    """How the public price list names a provider and its models. The data are in the provider's row of the engine."""
+
+    name: str
+    foreign_prefixes: tuple[str, ...] = ()
+    foreign_suffixes: tuple[str, ...] = ()
+    has_variants: bool = False
+
+    def has_model(self, model: str) -> bool:
+        """Returns false for models that are listed under the provider's name, but belong to another provider of the
+        same company.
+        """
+        return not model.startswith(self.foreign_prefixes) and not model.endswith(self.foreign_suffixes)
+
+    def is_price_pattern(self, name: str) -> bool:
+        """Returns true if a name of the price list stands for a group of models."""
+        is_variant = name.endswith(PATTERN_SUFFIXES) and not self.has_variants
+        return name.startswith(PATTERN_PREFIXES) or is_variant
+
+
+@cache
+def listed_providers() -> dict[str, ListedProvider]:
+    """Returns how the public price list names each provider, by slug."""
+    return {row["slug"]: msgspec.convert(row["price_list"], ListedProvider) for row in engine.catalogue()}
+
+
+def find_listed_provider(provider: str) -> ListedProvider:
+    """Returns how the public price list names a provider; the same name if the engine does not know the provider."""
+    return listed_providers().get(provider) or ListedProvider(provider)
 
 
 class PriceRow(PricingConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -128,15 +141,16 @@ class PriceBook:
         """
         models = await self.list_models(provider)
         priced = {row.model for row in self._valid_rows() if row.provider == provider}
+        listed = find_listed_provider(provider)
         return {
             name: model
             for name, model in models.items()
-            if name in priced or (_offers(provider, name) and not _is_price_pattern(provider, name))
+            if name in priced or (listed.has_model(name) and not listed.is_price_pattern(name))
         }
 
     async def is_callable_model(self, provider: str, model: str) -> bool:
         """Returns true if the provider has this model, listed or as a version of a listed one."""
-        return _offers(provider, model) and await self.find_price(provider, model) is not None
+        return find_listed_provider(provider).has_model(model) and await self.find_price(provider, model) is not None
 
     async def find_price(self, provider: str, model: str) -> PricingConfig | None:
         """Returns the price of a model, or `None` if it is unknown."""
@@ -157,7 +171,7 @@ class PriceBook:
         async with self._turn:
             if self._list is None:
                 self._list = await asyncio.to_thread(_load_price_list)
-        return self._list.get(LIST_NAMES_BY_PROVIDER.get(name, name))
+        return self._list.get(find_listed_provider(name).name)
 
     def _valid_rows(self) -> list[PriceRow]:
         """Returns the operator's prices that are valid today, the newest first."""
@@ -170,20 +184,6 @@ class PriceBook:
         today = datetime.now(UTC).date()
         valid = [row for row in self._overrides if start_date_of(row) <= today]
         return sorted(valid, key=start_date_of, reverse=True)
-
-
-def _offers(provider: str, model: str) -> bool:
-    """Returns false for models that are listed under the provider's name, but belong to another provider of the same
-    company.
-    """
-    prefixes, suffixes = FOREIGN_MODELS.get(provider, ((), ()))
-    return not model.startswith(prefixes) and not model.endswith(suffixes)
-
-
-def _is_price_pattern(provider: str, name: str) -> bool:
-    """Returns true if a name of the price list stands for a group of models."""
-    is_variant = name.endswith(PATTERN_SUFFIXES) and provider not in VARIANT_RESELLERS
-    return name.startswith(PATTERN_PREFIXES) or is_variant
 
 
 def read_price_rows(file: str) -> list[PriceRow]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.errors import SettingsError
-from penstock.pricing.price_book import PriceBook, read_price_rows
+from penstock.pricing.price_book import PriceBook, find_listed_provider, read_price_rows
 from penstock.settings import Settings
 
 if TYPE_CHECKING:
@@ -47,6 +47,30 @@ def test_resolves_dated_models_and_provider_names():
     assert fetch_price(None, "azure-openai", "gpt-4o") is not None
     assert fetch_price(None, "openai", "nothing") is None
     assert fetch_price(None, "nobody", "gpt-4o") is None
+
+
+@pytest.mark.parametrize(
+    ("provider", "model", "is_offered"),
+    [
+        ("google", "gemini-2.5-pro", True),
+        ("google", "claude-opus-4-1", False),
+        ("google", "deepseek-v3-maas", False),
+        ("vertex-ai", "claude-opus-4-1", True),
+        ("nobody", "claude-opus-4-1", True),
+    ],
+)
+def test_models_of_another_provider_of_the_company_are_not_offered(provider: str, model: str, *, is_offered: bool):
+    assert find_listed_provider(provider).has_model(model) is is_offered
+
+
+@pytest.mark.parametrize(
+    ("provider", "name", "is_pattern"),
+    [("openai", "ft:gpt-4o", True), ("openai", "gpt-4o:free", True), ("openrouter", "gpt-4o:free", False)],
+)
+def test_names_that_end_like_a_pattern_are_models_of_resellers_of_variants(
+    provider: str, name: str, *, is_pattern: bool
+):
+    assert find_listed_provider(provider).is_price_pattern(name) is is_pattern
 
 
 @pytest.mark.parametrize(("day", "price"), [("2020-01-01", 7), ("2999-01-01", 0.00025)])

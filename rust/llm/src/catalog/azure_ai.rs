@@ -16,7 +16,7 @@ use crate::{
         path_segment,
         prefill::{self, PrefillMark, PrefillSupport},
         provider::{ProviderAddress, ProviderCredentials, ProviderFormats, ProviderModels},
-        row::{Credential, OperationRules, ProviderRow},
+        row::{Credential, OperationRules, PriceList, ProviderRow},
     },
     chat::providers::{anthropic_messages, openai_chat},
     operation::Operation,
@@ -86,6 +86,7 @@ static ROW: ProviderRow = ProviderRow {
     has_custom_finish_reasons: true,
     prefill: PrefillSupport::new(prefill::is_claude_up_to_4_5, PrefillMark::Implicit),
     can_write_azure_blobs: true,
+    price_list: PriceList::named("azure"),
     ..ProviderRow::new("azure-ai", "", NATIVE_OPERATIONS)
 };
 

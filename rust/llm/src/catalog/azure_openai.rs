@@ -13,7 +13,7 @@ use crate::{
         path_info::{PathInfo, PathOptions},
         path_segment::encode_segment,
         provider::{ProviderAddress, ProviderCredentials, ProviderFormats, ProviderModels},
-        row::{Credential, ProviderRow},
+        row::{Credential, PriceList, ProviderRow},
     },
     operation::Operation,
 };
@@ -54,6 +54,7 @@ static ROW: ProviderRow = ProviderRow {
     can_write_azure_blobs: true,
     // Newer models reject `max_tokens`.
     chat_output_limit: "max_completion_tokens",
+    price_list: PriceList::named("azure"),
     ..ProviderRow::new("azure-openai", "", NATIVE_OPERATIONS)
 };
 

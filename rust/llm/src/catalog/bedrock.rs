@@ -13,7 +13,7 @@ use crate::{
         path_segment::{self, job_id_in_path},
         prefill::{self, PrefillMark, PrefillSupport},
         provider::{ModelLookup, ProviderAddress, ProviderCredentials, ProviderFormats, ProviderModels, write_path},
-        row::{OperationRules, ProviderRow},
+        row::{OperationRules, PriceList, ProviderRow},
         signing_keys::SigningKeys,
     },
     chat::providers::{anthropic_hosted, bedrock_converse, bedrock_invoke},
@@ -57,6 +57,7 @@ static ROW: ProviderRow = ProviderRow {
     counts_tokens_with_every_model: false,
     prefill: PrefillSupport::new(prefill::is_claude_up_to_4_5, PrefillMark::Implicit),
     file_store: Some(FileStore::Bucket(&files::S3)),
+    price_list: PriceList::named("aws"),
     ..ProviderRow::new("bedrock", "", &[BEDROCK, NATIVE_BATCH_JOBS, FILES])
 };
 

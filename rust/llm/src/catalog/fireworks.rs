@@ -11,7 +11,7 @@ use crate::{
         path_info::PathInfo,
         path_segment::{self, job_id_in_path},
         provider::{ProviderAddress, ProviderCredentials, ProviderFormats, ProviderModels},
-        row::ProviderRow,
+        row::{PriceList, ProviderRow},
     },
     files::{DatasetStore, FileStore},
     images::image_formats,
@@ -48,7 +48,8 @@ static INFERENCE_API: OpenAiCompatible = row(
 .with_completion_rules(&FIREWORKS_COMPLETIONS)
 .with_options(&OPTIONS)
 .with_file_store(FileStore::Datasets(DatasetStore::Fireworks))
-.with_endpoints(&IMAGE_ENDPOINTS);
+.with_endpoints(&IMAGE_ENDPOINTS)
+.with_price_list(PriceList::named("fireworks"));
 
 static IMAGE_ENDPOINTS: [OwnEndpoint; 1] =
     [OwnEndpoint::for_images(&image_formats::FIREWORKS, |info| path_with_model(info, "/image_generation/:model"))];

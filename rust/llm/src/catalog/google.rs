@@ -8,7 +8,7 @@ use crate::{
         path_info::PathInfo,
         path_segment,
         provider::{ProviderAddress, ProviderCredentials, ProviderFormats, ProviderModels, write_path},
-        row::{Credential, ProviderRow},
+        row::{Credential, PriceList, ProviderRow},
     },
     chat::providers::gemini,
     images::image_formats,
@@ -23,6 +23,8 @@ static ROW: ProviderRow = ProviderRow {
     forwarded_version: "/v1",
     unversioned_roots: &["upload", "ws"],
     model_in_path: |path| path_segment::segment_after(path, &["/models/", "/tunedModels/"]),
+    // The list has the models of Vertex AI under the same name.
+    price_list: PriceList { foreign_prefixes: &["claude"], foreign_suffixes: &["-maas"], ..PriceList::BY_SLUG },
     ..ProviderRow::new("google", "https://generativelanguage.googleapis.com", &[GEMINI, GEMINI_EMBED, GEMINI_COUNT])
 };
 

@@ -18,7 +18,7 @@ use crate::{
         path_segment::openai_path,
         prefill::{self, PrefillMark, PrefillSupport},
         provider::{ProviderAddress, ProviderCredentials, ProviderFormats, ProviderModels, write_path},
-        row::{Credential, ModelPathParser, OperationRules, ProviderRow},
+        row::{Credential, ModelPathParser, OperationRules, PriceList, ProviderRow},
     },
     chat::providers::{openai_chat, triton},
     embeddings::embedding_formats,
@@ -187,6 +187,12 @@ impl OpenAiCompatible {
 
     const fn with_prefill(mut self, prefill: PrefillSupport) -> Self {
         self.row.prefill = prefill;
+        self
+    }
+
+    /// Returns the row for a provider that the public price list has under another name.
+    pub(crate) const fn with_price_list(mut self, price_list: PriceList) -> Self {
+        self.row.price_list = price_list;
         self
     }
 
@@ -364,6 +370,7 @@ pub(crate) static ROWS: &[OpenAiCompatible] = &[
     row("milvus", "", "", &[]).without_model_list(),
     row("minimax", "https://api.minimax.io/v1", "", &[CHAT]),
     row("mistral-ai", "https://api.mistral.ai/v1", "", &[CHAT, EMBED, OCR, SPEECH, TRANSCRIPTION, FILES])
+        .with_price_list(PriceList::named("mistral"))
         .with_max_stop_sequences(None)
         .with_chat_rules(&MISTRAL)
         .with_embedding_rules(&MISTRAL_EMBEDDINGS)
@@ -385,6 +392,7 @@ pub(crate) static ROWS: &[OpenAiCompatible] = &[
     row("modal", "https://api.modal.com/v1", "", &[CHAT, COMPLETIONS]),
     row("monsterapi", "https://llm.monsterapi.ai/v1", "", &[CHAT]).with_chat_rules(&TEMPERATURE_UP_TO_ONE),
     row("moonshot", "https://api.moonshot.cn", "/v1", &[CHAT])
+        .with_price_list(PriceList::named("moonshotai"))
         .with_chat_rules(&LEGACY_MAX_TOKENS)
         .with_chat_format(&openai_chat::REPLAYS_REASONING)
         .with_prefill(PrefillSupport::new(prefill::any_model, PrefillMark::MessageField("partial"))),
@@ -392,6 +400,7 @@ pub(crate) static ROWS: &[OpenAiCompatible] = &[
     row("nebius", "https://api.studio.nebius.ai/v1", "", &[CHAT, COMPLETIONS, EMBED]),
     row("nextbit", "https://api.nextbit256.com/v1", "", &[CHAT, COMPLETIONS]),
     row("novita-ai", "https://api.novita.ai/v3/openai", "/v1", &[CHAT, COMPLETIONS])
+        .with_price_list(PriceList::named("novita"))
         .with_chat_rules(&LEGACY_MAX_TOKENS)
         .with_completion_rules(&REPETITION_PENALTY_COMPLETIONS),
     row("nscale", "https://inference.api.nscale.com/v1", "", &[CHAT, IMAGE_GENERATION]).with_chat_rules(&NSCALE),
@@ -404,6 +413,7 @@ pub(crate) static ROWS: &[OpenAiCompatible] = &[
         &[CHAT, CREATE_RESPONSE, EMBED, RERANK, SPEECH, TRANSCRIPTION],
     )
     .with_chat_rules(&OPENROUTER)
+    .with_price_list(PriceList { has_variants: true, ..PriceList::BY_SLUG })
     .with_options(&APP_OPTIONS)
     .with_chat_format(&openai_chat::OPENROUTER)
     .with_prefill(PrefillSupport::new(prefill::is_claude_up_to_4_5, PrefillMark::Implicit)),
@@ -413,6 +423,7 @@ pub(crate) static ROWS: &[OpenAiCompatible] = &[
         .with_credential(Credential::Header("x-goog-api-key")),
     // Perplexity has a version segment for responses and embeddings only.
     row("perplexity-ai", "https://api.perplexity.ai", "", &[CHAT, CREATE_RESPONSE, EMBED])
+        .with_price_list(PriceList::named("perplexity"))
         .with_chat_rules(&PERPLEXITY)
         .without_model_list()
         .with_usage_always_streamed()
@@ -439,6 +450,7 @@ pub(crate) static ROWS: &[OpenAiCompatible] = &[
             ..PrefillSupport::new(prefill::is_non_reasoning_model, PrefillMark::RequestField("prefix"))
         }),
     row("together-ai", "https://api.together.xyz", "/v1", &[CHAT, COMPLETIONS, EMBED])
+        .with_price_list(PriceList::named("together"))
         .with_chat_rules(&REPETITION_PENALTY)
         .with_completion_rules(&REPETITION_PENALTY_COMPLETIONS)
         .with_usage_always_streamed()
@@ -460,6 +472,7 @@ pub(crate) static ROWS: &[OpenAiCompatible] = &[
     ),
     row("z-ai", "https://api.z.ai/api/paas/v4", "", &[CHAT]).with_chat_format(&openai_chat::REPLAYS_REASONING),
     row("zhipu", "https://open.bigmodel.cn/api/paas/v4", "", &[CHAT, EMBED])
+        .with_price_list(PriceList::named("zhipuai"))
         .with_chat_rules(&LEGACY_MAX_TOKENS)
         .with_chat_format(&openai_chat::SWITCHES_THINKING),
 ];

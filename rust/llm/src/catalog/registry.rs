@@ -4,7 +4,7 @@ use crate::{
     api_format::format::ApiFormat,
     catalog::{
         anthropic, aws_hosted, azure_ai, azure_openai, bedrock, cohere, fireworks, google, openai, openai_compatible,
-        options::OptionField, predibase, provider::Provider, single_operation, templated, vertex_ai,
+        options::OptionField, predibase, provider::Provider, row::PriceList, single_operation, templated, vertex_ai,
     },
     operation::Operation,
 };
@@ -47,9 +47,14 @@ pub fn providers_json() -> serde_json::Value {
             .map(|operation| operation.id())
             .collect();
         let options: Vec<_> = provider.row().options.iter().map(|option| (option.key, option.header)).collect();
+        let PriceList { name, foreign_prefixes, foreign_suffixes, has_variants } = provider.row().price_list;
         serde_json::json!({
             "slug": provider.slug(), "base_url": provider.row().base_url, "api_format": api_format,
             "offers": offers, "options": options,
+            "price_list": {
+                "name": name.unwrap_or(provider.slug()), "foreign_prefixes": foreign_prefixes,
+                "foreign_suffixes": foreign_suffixes, "has_variants": has_variants,
+            },
         })
     };
     all_providers().map(row).collect()

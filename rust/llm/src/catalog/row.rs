@@ -25,6 +25,28 @@ pub enum Credential {
     Scheme(&'static str),
 }
 
+/// Provider and models in the public price list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PriceList {
+    /// Name of the provider in the list; `None` if it is the slug.
+    pub name: Option<&'static str>,
+    /// Beginnings of models that are listed under this name, but that another provider of the same company has.
+    pub foreign_prefixes: &'static [&'static str],
+    /// Endings of such models.
+    pub foreign_suffixes: &'static [&'static str],
+    /// True if models have variants whose names end like patterns of the list, such as `:free`.
+    pub has_variants: bool,
+}
+
+impl PriceList {
+    pub(crate) const BY_SLUG: Self =
+        Self { name: None, foreign_prefixes: &[], foreign_suffixes: &[], has_variants: false };
+
+    pub(crate) const fn named(name: &'static str) -> Self {
+        Self { name: Some(name), ..Self::BY_SLUG }
+    }
+}
+
 /// Function that finds the model or deployment in a path. The result is percent-encoded as received.
 pub(crate) type ModelPathParser = fn(&str) -> Option<&str>;
 
@@ -111,6 +133,7 @@ pub struct ProviderRow {
     pub file_store: Option<FileStore>,
     /// True if batches can write their output to a customer's Azure Blob Storage.
     pub can_write_azure_blobs: bool,
+    pub price_list: PriceList,
 }
 
 impl ProviderRow {
@@ -150,6 +173,7 @@ impl ProviderRow {
             error_fallback: ErrorFallback::None,
             file_store: None,
             can_write_azure_blobs: false,
+            price_list: PriceList::BY_SLUG,
         }
     }
 

@@ -14,7 +14,7 @@ use crate::{
         path_info::PathInfo,
         path_segment,
         provider::{ProviderAddress, ProviderCredentials, ProviderFormats, ProviderModels, write_path},
-        row::{OperationRules, ProviderRow},
+        row::{OperationRules, PriceList, ProviderRow},
         signing_keys::SigningKeys,
     },
     chat::providers::openai_chat,
@@ -115,6 +115,7 @@ pub(crate) static TEMPLATED_PROVIDERS: &[TemplatedProvider] = &[
             // Model names contain slashes.
             model_in_path: |path| path.split_once("/run/").map(|(_, name)| name),
             param_rules: OperationRules::uniform(&LEGACY_MAX_TOKENS),
+            price_list: PriceList::named("cloudflare"),
             ..templated_row(
                 "workers-ai",
                 &[CHAT, EMBED],

@@ -13,7 +13,7 @@ use crate::{
         path_segment::{self, job_id_in_path},
         prefill::{self, PrefillMark, PrefillSupport},
         provider::{ProviderAddress, ProviderCredentials, ProviderFormats, ProviderModels, write_path},
-        row::ProviderRow,
+        row::{PriceList, ProviderRow},
         vertex_publishers::split_publisher,
     },
     chat::providers::{anthropic_hosted, anthropic_messages, gemini, openai_chat},
@@ -52,6 +52,7 @@ static ROW: ProviderRow = ProviderRow {
     prepaid_option: Some("vertex_skip_ptu_cost_attribution"),
     prefill: PrefillSupport::new(prefill::is_claude_up_to_4_5, PrefillMark::Implicit),
     file_store: Some(FileStore::Bucket(&files::GCS)),
+    price_list: PriceList::named("google"),
     ..ProviderRow::new("vertex-ai", "", &[GEMINI, GEMINI_COUNT, NATIVE_BATCH_JOBS, FILES])
 };
 
