@@ -2,13 +2,15 @@
 //! builds one.
 #![allow(clippy::unwrap_used, reason = "a benchmark may panic on failure")]
 
-use std::hint::black_box;
+use std::{borrow::Cow, hint::black_box};
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use penstock_llm::{
     api_format::{ApiFormat, peek},
+    json::edit::{json_field, set_fields},
     usage::Usage,
 };
+use serde::Deserialize;
 
 /// Builds a chat request of about `bytes` bytes from short messages.
 fn chat_body(bytes: usize) -> String {
@@ -51,6 +53,37 @@ fn bench_request_bodies(c: &mut Criterion) {
     group.bench_function("chat of 1 KB, as a tree", |b| {
         b.iter(|| serde_json::from_str::<serde_json::Value>(black_box(&body)).unwrap());
     });
+    group.bench_function("chat of 1 KB, as a struct", |b| {
+        b.iter(|| serde_json::from_str::<PeekedFields<'_>>(black_box(&body)).unwrap());
+    });
+    group.finish();
+}
+
+/// The fields that `peek` reads, for a general parser that skips all others.
+#[derive(Deserialize)]
+#[allow(dead_code, reason = "the benchmark only parses")]
+struct PeekedFields<'j> {
+    #[serde(borrow)]
+    model: Cow<'j, str>,
+    #[serde(default)]
+    stream: bool,
+}
+
+fn bench_edits(c: &mut Criterion) {
+    let mut group = c.benchmark_group("set the model");
+    let body = chat_body(1024);
+    let model = serde_json::Value::from("gpt-5");
+    group.bench_function("in place", |b| {
+        let fields = [json_field("model", &model)];
+        b.iter(|| set_fields(black_box(body.as_bytes()), &[], &fields).unwrap());
+    });
+    group.bench_function("in a tree", |b| {
+        b.iter(|| {
+            let mut tree: serde_json::Value = serde_json::from_str(black_box(&body)).unwrap();
+            tree["model"] = model.clone();
+            serde_json::to_vec(&tree).unwrap()
+        });
+    });
     group.finish();
 }
 
@@ -68,5 +101,5 @@ fn bench_response_usage(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, bench_request_bodies, bench_response_usage);
+criterion_group!(benches, bench_request_bodies, bench_edits, bench_response_usage);
 criterion_main!(benches);
