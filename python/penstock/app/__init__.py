@@ -19,7 +19,7 @@ from penstock.app.routers import register_routes
 from penstock.app.store_components import open_store
 from penstock.forwarded import TrustedProxies
 from penstock.job_loop import run_with_restarts, stop_jobs
-from penstock.kit.openapi import build_openapi as whole
+from penstock.kit import openapi
 from penstock.log_api.service import LogService
 from penstock.logs.client import LogClient
 from penstock.logs.spool_writer import CONTROL_WRITER, SpoolWriter
@@ -147,4 +147,4 @@ def create_documented_app() -> Litestar:
 @cache
 def openapi_json() -> bytes:
     """Returns the OpenAPI document of the management API, the same as `/schema/openapi.json`."""
-    return encode_json(whole(create_documented_app()))
+    return encode_json(openapi.build_openapi(create_documented_app()))

@@ -5,8 +5,9 @@ responses, and an example of each body.
 from __future__ import annotations
 
 import functools
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -14,13 +15,17 @@ from penstock import errors
 from penstock.authorization import SESSION_COOKIE, RequireScopes, allow_anyone, own_pages_only, signed_in_only
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from litestar import Litestar
 
 JsonObject = dict[str, Any]
 
 ERROR_SCHEMA_NAME = "Error"
+SCHEMA_PREFIX = "#/components/schemas/"
+# Generic type whose schemas Litestar names after the type and the modules and names of its parameters.
+LIST_PREFIX = "ListResponse_"
+CLASS_NAME = re.compile(r"\.([A-Z][A-Za-z0-9]*)(?=_|$)")
 # Descriptions of errors by status. `WRITE_ERRORS` apply only to routes that change something.
 COMMON_ERRORS = {
     400: "The body, a parameter or a header is invalid; each problem has its path.",
@@ -121,7 +126,7 @@ def _request_examples() -> dict[str, JsonObject]:
 
 def build_openapi(app: Litestar) -> JsonObject:
     """Returns the OpenAPI document of an app, with authorisation, error responses and examples of each route."""
-    described: JsonObject = app.openapi_schema.to_schema()
+    described: JsonObject = _rename_schemas(app.openapi_schema.to_schema())
     described["components"]["schemas"][ERROR_SCHEMA_NAME] = ERROR_SCHEMA
     described["components"]["securitySchemes"] = SECURITY_SCHEMES
     for path, verb, handler in _iter_handlers(app):
@@ -132,6 +137,30 @@ def build_openapi(app: Litestar) -> JsonObject:
     return described
 
 
+def _rename_schemas(described: JsonObject) -> JsonObject:
+    """Gives schemas of lists plain names: `ScopeList` instead of `ListResponse_penstock.resources.scopes.Scope_`."""
+    schemas = described["components"]["schemas"]
+    names = {name: f"{'Or'.join(CLASS_NAME.findall(name))}List" for name in schemas if name.startswith(LIST_PREFIX)}
+    if len({*names.values(), *schemas}) < len(names) + len(schemas):
+        message = f"two schemas would have the same name: {sorted(names.values())}"
+        raise ValueError(message)
+    for name, plain in names.items():
+        schemas[plain] = {**schemas.pop(name), "title": plain}
+    references = {SCHEMA_PREFIX + name: SCHEMA_PREFIX + plain for name, plain in names.items()}
+    return _replace_references(described, references)
+
+
+def _replace_references(value: Any, references: Mapping[str, str]) -> Any:  # noqa: ANN401 - a part of a document
+    if isinstance(value, list):
+        return [_replace_references(item, references) for item in cast("list[Any]", value)]
+    if isinstance(value, dict):
+        return {
+            key: references.get(item, item) if key == "$ref" else _replace_references(item, references)
+            for key, item in cast("JsonObject", value).items()
+        }
+    return value
+
+
 def _add_example(operation: JsonObject) -> None:
     for body in operation.get("requestBody", {}).get("content", {}).values():
         schema = body.get("schema", {})
@@ -140,9 +169,7 @@ def _add_example(operation: JsonObject) -> None:
             item["$ref"] for item in (schema, *schema.get("oneOf", ()), *schema.get("anyOf", ())) if "$ref" in item
         ]
         for reference in references[:1]:
-            # Litestar puts the module before a name that several modules have.
-            name = reference.rpartition("/")[2].rpartition("_")[2]
-            if (example := _request_examples().get(name)) is not None:
+            if (example := _request_examples().get(reference.removeprefix(SCHEMA_PREFIX))) is not None:
                 body["example"] = example
 
 
@@ -175,5 +202,5 @@ def _describe_operation(operation: JsonObject, verb: str, guards: list[object], 
 
 
 def _error_response(description: str) -> JsonObject:
-    schema = {"$ref": f"#/components/schemas/{ERROR_SCHEMA_NAME}"}
+    schema = {"$ref": f"{SCHEMA_PREFIX}{ERROR_SCHEMA_NAME}"}
     return {"description": description, "content": {"application/json": {"schema": schema}}}

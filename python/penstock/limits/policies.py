@@ -121,14 +121,14 @@ class Condition(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     )
 
 
-class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class PolicyGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A property of requests by which they are counted. Requests without it are one group."""
 
     key: Annotated[_Key, Meta(description="property of the request, as in `conditions`")]
 
 
 Conditions = Annotated[list[Condition], Meta(min_length=1, max_length=MAX_CONDITIONS)]
-Groups = Annotated[list[Group], Meta(min_length=1, max_length=MAX_CONDITIONS)]
+Groups = Annotated[list[PolicyGroup], Meta(min_length=1, max_length=MAX_CONDITIONS)]
 ConditionsField = Annotated[Conditions, Meta(description="conditions that a request must meet, all of them")]
 GroupsField = Annotated[Groups, Meta(description="each combination of values of these keys has a limit of its own")]
 DescriptionField = Annotated[_Description | None, Meta(description="purpose of the policy")]
@@ -215,7 +215,7 @@ class KeyRules:
         self._allowed, self._other, self._other_need = allowed, frozenset(other), other_need
         self._suggester = NameSuggester()
 
-    def find_problems(self, conditions: Iterable[Condition], groups: Iterable[Group]) -> list[Problem]:
+    def find_problems(self, conditions: Iterable[Condition], groups: Iterable[PolicyGroup]) -> list[Problem]:
         """Returns all problems of conditions and groups, with their paths."""
         problems: list[Problem] = []
         for index, condition in enumerate(conditions):

@@ -34,7 +34,7 @@ _Verdicts = int | UnsetType
 _Figure = Number | str | UnsetType | None
 
 
-class Group(msgspec.Struct, frozen=True, kw_only=True):
+class LogGroup(msgspec.Struct, frozen=True, kw_only=True):
     """One group. It has the property that the requests are grouped by, and the requested figures."""
 
     user: Annotated[_Text, Meta(description="user: value of the metadata field `_user`")] = UNSET
@@ -87,7 +87,7 @@ class GroupList(msgspec.Struct, frozen=True, kw_only=True):
     """One page of groups."""
 
     total: Annotated[int, Meta(description="number of groups on all pages")]
-    data: Annotated[list[Group], Meta(description="groups of this page")]
+    data: Annotated[list[LogGroup], Meta(description="groups of this page")]
     object: Annotated[str, Meta(description="`list`")] = "list"
     partial: Partial = UNSET
 
