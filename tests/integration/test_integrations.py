@@ -21,7 +21,7 @@ ONE_STORE = True
 CANARY = "sk-canary-integration-0123456789"
 HEADER_CANARY = "header-canary-0123456789"
 MASKED_KEY = "sk*****789"
-# These tests send requests to this machine.
+# Custom hosts in these tests are on this machine.
 TABLES = {"upstream": {"trusted_custom_hosts": ["127.0.0.1"]}}
 
 

@@ -46,7 +46,7 @@ def page(admin: Client, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def operation(page: str, method: str, path: str) -> str:
-    """What the page shows about one operation."""
+    """Returns the part of the page about one operation."""
     (actual,) = re.findall(
         rf"<details><summary><b>{method}</b><code>{re.escape(path)}</code>.*?(?=<details><summary><b>|</section>)",
         page,

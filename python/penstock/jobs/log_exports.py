@@ -120,7 +120,7 @@ class LogExporter:
                 (await connection.execute(select(log_exports).where(log_exports.c.id == export_id))).mappings().first()
             )
         if row is None:
-            # It was deleted meanwhile.
+            # The export was deleted meanwhile.
             return await self._claim_next()
         claimed = await self._update(
             log_exports.c.id == row["id"], *waiting, run_by=self._exporter_id, run_until=now() + LEASE_MS

@@ -100,7 +100,7 @@ class UsageLedger:
         self._registered_at: int | None = None
         # Start of the first windows in which the other nodes leave a share for this node; `None` until it is known.
         self._share_start: int | None = None
-        # What fails at the moment, and is logged once.
+        # Names of the failures that last at the moment. Each is logged once.
         self._failing: set[str] = set()
         self._unmarked: set[str] | None = None
         self._figures = figures or JobMetrics()

@@ -51,7 +51,7 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReferenceList(msgspec.Struct, frozen=True, kw_only=True):
-    """What uses an object."""
+    """Objects that use an object."""
 
     total: Annotated[int, Meta(description="number of objects that use it")]
     hidden: Annotated[int, Meta(description="how many of them the caller may not see")]

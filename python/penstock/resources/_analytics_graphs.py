@@ -252,7 +252,7 @@ class VerdictPoint(msgspec.Struct, frozen=True):
 
 
 class CacheSummary(msgspec.Struct, frozen=True):
-    """What the cache did in the whole time range."""
+    """Totals of the cache over the whole time range."""
 
     hits: Annotated[Number, Meta(description="number of cache hits")]
     avg_latency: Annotated[Number, Meta(description="average response time of cache hits in milliseconds")]

@@ -31,7 +31,7 @@ SHARE_GUARD, FORK_GUARD = require_scopes("prompts.publish"), require_scopes("pro
 
 
 class ForkPrompt(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What to copy of a prompt, and where to."""
+    """Copy of a version of a prompt, in the same or another workspace."""
 
     name: Annotated[
         Annotated[str, Meta(min_length=1, max_length=255)] | None,

@@ -89,13 +89,13 @@ class UpdateIntegration(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
 
 
 class CreatedIntegration(Created, frozen=True, kw_only=True):
-    """Id and slug of a new integration, and what in it will fail."""
+    """Id and slug of a new integration, and warnings: what in it will fail."""
 
     warnings: saved_integrations.WarningsField = UNSET
 
 
 class UpdatedIntegration(msgspec.Struct, frozen=True):
-    """What in the updated integration will fail."""
+    """Warnings about an updated integration: what in it will fail."""
 
     warnings: saved_integrations.WarningsField = UNSET
 

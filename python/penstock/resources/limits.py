@@ -222,7 +222,7 @@ class SimulatedGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Simulation(msgspec.Struct, frozen=True, kw_only=True):
-    """What a policy would have refused."""
+    """Result of a simulation: the requests that a policy would have refused."""
 
     requests: Annotated[int, Meta(description="requests in the logs of these days")]
     matched: Annotated[int, Meta(description="requests that meet the conditions")]

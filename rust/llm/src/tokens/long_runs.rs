@@ -113,7 +113,7 @@ enum CharClass {
 impl CharClass {
     fn from_char(pattern: &SplitPattern, character: char) -> Option<Self> {
         let class = match character {
-            // Comes first, because most long runs consist of these.
+            // The first arm is checked first, and most long runs consist of these characters.
             'a'..='z' | '一'..='龥' => Self::Lowercase,
             'A'..='Z' | 'À'..='Ö' | 'Ø'..='Þ' | 'Α'..='Ρ' | 'Σ'..='Ω' | 'Ѐ'..='Я' => Self::Uppercase,
             _ if is_lowercase(character) || is_caseless(character) => Self::Lowercase,

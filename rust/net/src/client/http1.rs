@@ -115,7 +115,7 @@ async fn read_head(connection: &mut Connection, bodiless: bool) -> Result<Messag
     read_final_head(connection, HeadRules { is_bodiless: bodiless, is_upgrade: false }).await
 }
 
-/// What determines whether a head is final and has a body.
+/// Properties of a request that determine whether a response head is final and has a body.
 #[derive(Clone, Copy)]
 struct HeadRules {
     is_bodiless: bool,

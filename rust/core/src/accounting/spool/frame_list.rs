@@ -77,7 +77,8 @@ pub fn list_frames(data: &[u8], limit: usize) -> FrameList<'_> {
     FrameList { frames: slots.into_iter().flatten().collect(), end: reader.offset(), is_damaged: false, needed: 0 }
 }
 
-/// Returns true if the frame at the start of `rest` is damaged, and the value of `FrameList::needed`.
+/// Describes the incomplete or damaged frame at the start of `rest`: returns true if it is damaged, and the number of
+/// bytes that are needed to read it (`FrameList::needed`).
 pub fn describe_rest(rest: &[u8]) -> (bool, usize) {
     match read_payload_length(rest) {
         Err(HeaderFault::Incomplete) => (false, FRAME_HEADER_BYTES),

@@ -240,7 +240,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// Runs a check on a text that is, depending on `stage`, the last message of a request or a response.
+    /// Runs a check on a text. `stage` decides whether the text is the last message of a request or the response.
     pub fn run_on(id: &str, parameters: Value, stage: Stage, text: &str) -> Result<CheckOutcome, CheckError> {
         let request = json!({"model": "m", "messages": [{"role": "user", "content": text}]});
         let response = json!({"choices": [{"message": {"role": "assistant", "content": text}}]});
