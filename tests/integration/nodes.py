@@ -33,10 +33,10 @@ def breaker_config(failures: int, cooldown_ms: int = 30_000) -> dict[str, Any]:
 
 def create_node_folders(around: Path) -> tuple[Path, Path]:
     """Creates a folder for each of two nodes."""
-    item, two = around / "one", around / "two"
-    for folder in (item, two):
+    first, second = around / "one", around / "two"
+    for folder in (first, second):
         folder.mkdir()
-    return item, two
+    return first, second
 
 
 def wait_for_redis(node: Gateway, workers: int = 1) -> None:

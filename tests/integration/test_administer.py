@@ -48,8 +48,8 @@ def admin_pair(provider: Mock, new_store: StoreFactory, tmp_path: Path) -> Itera
         folder.mkdir()
     envs = [new_store(folder, number) for number, folder in enumerate(folders)]
     tables = {"mock": {"host": provider.url}}
-    with run_gateway(folders[0], tables, env=envs[0]) as item, run_gateway(folders[1], tables, env=envs[1]) as two:
-        yield Client(item), Client(two)
+    with run_gateway(folders[0], tables, env=envs[0]) as first, run_gateway(folders[1], tables, env=envs[1]) as second:
+        yield Client(first), Client(second)
 
 
 def run_command(client: Client, *words: str, input_text: str | None = None, status: int = 0, **env: str) -> str:
@@ -289,15 +289,15 @@ def test_commands_set_up_a_workspace_with_a_provider(admin: Client, provider: Mo
 
 
 def test_exported_state_recreates_a_store_and_is_idempotent(admin_pair: tuple[Client, Client], tmp_path: Path):
-    item, two = admin_pair
-    create_one_of_each(item)
+    source, target = admin_pair
+    create_one_of_each(source)
     file = tmp_path / "state.yaml"
-    run_command(item, "export", "-o", str(file))
+    run_command(source, "export", "-o", str(file))
     written = file.read_text()
     assert "canary" not in written
     assert written.startswith("# Credentials are masked.")
-    assert run_command(item, "apply", str(file)).strip() == "nothing to do"
-    refusal = run_command(two, "apply", str(file), "--yes", status=1)
+    assert run_command(source, "apply", str(file)).strip() == "nothing to do"
+    refusal = run_command(target, "apply", str(file), "--yes", status=1)
     for workspace in (
         "workspaces[1].virtual_keys[0].key",
         "organisation.integrations[0].key",
@@ -308,11 +308,11 @@ def test_exported_state_recreates_a_store_and_is_idempotent(admin_pair: tuple[Cl
         assert f"{workspace}: is masked, and there is nothing yet" in refusal
     document = replace_masks(YAML(typ="safe").load(written))
     write_yaml(document, file)
-    assert "'HEADER' is not set" in run_command(two, "apply", str(file), "--yes", status=1)
-    planned = run_command(two, "apply", str(file), "--dry-run", status=2, **SECRETS)
-    listed = json.loads(run_command(two, "apply", str(file), "--plan", "--json", status=2, **SECRETS))["changes"]
+    assert "'HEADER' is not set" in run_command(target, "apply", str(file), "--yes", status=1)
+    planned = run_command(target, "apply", str(file), "--dry-run", status=2, **SECRETS)
+    listed = json.loads(run_command(target, "apply", str(file), "--plan", "--json", status=2, **SECRETS))["changes"]
     assert [f"{change['sign']} {change['summary']}" for change in listed] == planned.splitlines()
-    assert "--json needs --plan" in run_command(two, "apply", str(file), "--yes", "--json", status=2, **SECRETS)
+    assert "--json needs --plan" in run_command(target, "apply", str(file), "--yes", "--json", status=2, **SECRETS)
     for line in (
         "+ workspace Rockets",
         "+ secret_references kept",
@@ -329,8 +329,8 @@ def test_exported_state_recreates_a_store_and_is_idempotent(admin_pair: tuple[Cl
         "~ organisation settings",
     ):
         assert line in planned
-    assert two.read("/v1/workspaces")["total"] == 1
-    done = run_command(two, "apply", str(file), input_text="y\n", **SECRETS)
+    assert target.read("/v1/workspaces")["total"] == 1
+    done = run_command(target, "apply", str(file), input_text="y\n", **SECRETS)
     assert "canary" not in done
     assert "link of invites new@x.test (it is shown this once): http" in done
     text = next(line for line in done.splitlines() if "key of Rockets / api_keys app" in line).split()[-1]
@@ -338,11 +338,11 @@ def test_exported_state_recreates_a_store_and_is_idempotent(admin_pair: tuple[Cl
     headers = {"content-type": "application/json", "x-gateway-api-key": text}
     wait_for(
         "the key",
-        lambda: send_raw_request(two.gateway.base_url, CHAT_PATH, chat_body(), headers).status == 200 or None,
+        lambda: send_raw_request(target.gateway.base_url, CHAT_PATH, chat_body(), headers).status == 200 or None,
         3,
     )
-    assert run_command(two, "apply", str(file), "--yes", "--prune", **SECRETS).splitlines() == ["nothing to do"]
-    again = replace_masks(YAML(typ="safe").load(run_command(two, "export")))
+    assert run_command(target, "apply", str(file), "--yes", "--prune", **SECRETS).splitlines() == ["nothing to do"]
+    again = replace_masks(YAML(typ="safe").load(run_command(target, "export")))
     assert without_generated_ids(again) == without_generated_ids(document)
 
 

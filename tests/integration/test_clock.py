@@ -214,35 +214,35 @@ def test_clock_jumps_under_load_affect_only_expiry(
     other.set_offset(SKEW_SECONDS)
     env = {"REDIS_URL": redis.url}
     with (
-        run_gateway(first_node, {**tables, "jwt": rules}, env={**env, **new_store(first_node), **date.env}) as item,
-        run_gateway(second_node, tables, env={**env, **other.env}) as two,
+        run_gateway(first_node, {**tables, "jwt": rules}, env={**env, **new_store(first_node), **date.env}) as first,
+        run_gateway(second_node, tables, env={**env, **other.env}) as second,
     ):
-        admin = Client(item)
+        admin = Client(first)
         workspace = admin.create("/v1/workspaces", {"name": "tokens"})
         claims = {"organisation_id": workspace["organisation_id"], "workspace_slug": workspace["slug"], "sub": "m"}
         tokens = TokenSigner(key, {**claims, "scope": "completions.write configs.list"})
         token = tokens.sign(exp=born + DAY)
-        wait_for("the workspace", lambda: send_as_user(item, MOCK_CONFIG, chat_body(), token).status == 200 or None, 5)
-        for node in (item, two):
+        wait_for("the workspace", lambda: send_as_user(first, MOCK_CONFIG, chat_body(), token).status == 200 or None, 5)
+        for node in (first, second):
             wait_for_redis(node)
             wait_for("an answer", lambda node=node: is_cache_hit(node), 5)
             for _ in range(3):
                 assert send_as_user(node, BREAKER_CONFIG, chat_body()).status == 200
         failed = len(failed_requests(provider))
-        load = LoadGenerator([item, two])
+        load = LoadGenerator([first, second])
         with load.run_in_background():
             for leap in CLOCK_OFFSETS_SECONDS:
                 date.set_offset(leap)
                 sent = load.sent
-                check_expiry(item, date, born, tokens)
+                check_expiry(first, date, born, tokens)
                 assert admin.get("/v1/workspaces").status == 200
                 wait_for("some load", lambda sent=sent: load.sent > sent + 20 or None, 20)
         assert not load.wrong, load.wrong[:3]
         # The cooldown of the circuit breaker is real time; a clock jump does not count.
         assert len(failed_requests(provider)) == failed
         date.set_offset(DAY)
-        send_as_user(item, MOCK_CONFIG, chat_body())
-        check_record_times(item, load.sent // 2, date)
+        send_as_user(first, MOCK_CONFIG, chat_body())
+        check_record_times(first, load.sent // 2, date)
 
 
 def is_cache_hit(node: Gateway) -> bool | None:

@@ -75,13 +75,13 @@ def run_nodes(
         folder.mkdir()
     run_init(folders[0], env)
     with (
-        run_gateway(folders[0], tables, env=env) as item,
-        run_gateway(folders[1], tables, env=env) as two,
-        run_gateway(folders[2], tables, env=env) as three,
+        run_gateway(folders[0], tables, env=env) as first,
+        run_gateway(folders[1], tables, env=env) as second,
+        run_gateway(folders[2], tables, env=env) as third,
     ):
-        for node in (item, two, three):
+        for node in (first, second, third):
             edge_pids(node, workers)
-        yield [item, two, three]
+        yield [first, second, third]
 
 
 def send_chat(node: Gateway, key: str, *, tokens: int, stream: bool = False, model: str = "mock") -> Response:

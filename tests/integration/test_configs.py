@@ -61,28 +61,28 @@ def test_default_config_is_unique_and_not_applied_to_requests(admin: Client):
         listed = admin.read(f"/v1/configs?workspace_id={workspace}")["data"]
         return [row["slug"] for row in listed if row["is_default"]]
 
-    item, two = (admin.create("/v1/configs", {**body, "workspace_id": target_workspace})["slug"] for _ in range(2))
-    assert default_slugs(target_workspace) == [two]
-    version = expect_ok(admin.put(f"/v1/configs/{item}", {"isDefault": 1}))["version_id"]
-    assert (default_slugs(target_workspace), default_slugs(other)) == ([item], [elsewhere])
+    first, second = (admin.create("/v1/configs", {**body, "workspace_id": target_workspace})["slug"] for _ in range(2))
+    assert default_slugs(target_workspace) == [second]
+    version = expect_ok(admin.put(f"/v1/configs/{first}", {"isDefault": 1}))["version_id"]
+    assert (default_slugs(target_workspace), default_slugs(other)) == ([first], [elsewhere])
     # Making a config the default creates no new version.
-    assert admin.read(f"/v1/configs/{item}/versions")["total"] == 1
-    assert admin.read(f"/v1/configs/{item}")["version_id"] == version
-    row = admin.read(f"/v1/configs/{item}")
+    assert admin.read(f"/v1/configs/{first}/versions")["total"] == 1
+    assert admin.read(f"/v1/configs/{first}")["version_id"] == version
+    row = admin.read(f"/v1/configs/{first}")
     span = "start_time=2020-01-01T00:00:00Z&end_time=2099-01-01T00:00:00Z"
     audit_query = (
         f"{span}&organisation_id={row['organisation_id']}&workspace_id={target_workspace}&resource_type=configs"
     )
     records = admin.read(f"/v1/audit-logs?{audit_query}")["records"]
-    moved = admin.read(f"/v1/configs/{two}")["id"]
+    moved = admin.read(f"/v1/configs/{second}")["id"]
     assert {row["id"], moved} <= {record["resource_id"] for record in records if record["action"] == "update"}
     # A request that names neither config nor provider does not get the default config.
     key = admin.with_new_key(workspace_id=target_workspace, scopes=["completions.write"]).key
     fields = {"content-type": "application/json", "x-gateway-api-key": key}
     assert send_raw_request(admin.gateway.base_url, CHAT_PATH, chat_body(), fields).status == 400
-    expect_ok(admin.put(f"/v1/configs/{item}", {"isDefault": 0}))
+    expect_ok(admin.put(f"/v1/configs/{first}", {"isDefault": 0}))
     assert default_slugs(target_workspace) == []
-    expect_error(admin.put(f"/v1/configs/{item}", {"isDefault": 2}), 400, "AB01", "isDefault")
+    expect_error(admin.put(f"/v1/configs/{first}", {"isDefault": 2}), 400, "AB01", "isDefault")
 
 
 def test_versions_are_paged_by_number(admin: Client, config: dict[str, Any]):
@@ -321,5 +321,5 @@ def test_operator_limits_apply_when_saving(tmp_path: Path, provider: Mock):
             error_paths(CONDITIONAL_STRATEGY, *[MOCK_TARGET] * 3),
             error_paths(CONDITIONAL_STRATEGY, *[MOCK_TARGET] * 4),
         ) == ([], ["config.targets"])
-        item, two = ({"strategy": falls, "targets": [MOCK_TARGET] * count} for count in (1, 2))
-        assert (error_paths(single, item), error_paths(single, two)) == ([], ["config.targets[0]"])
+        small, large = ({"strategy": falls, "targets": [MOCK_TARGET] * count} for count in (1, 2))
+        assert (error_paths(single, small), error_paths(single, large)) == ([], ["config.targets[0]"])

@@ -33,11 +33,11 @@ def nodes(tmp_path: Path, provider: Mock, redis: RedisServer) -> Iterator[list[G
     tables = {"server": {"workers": 2}, "mock": {"host": provider.url}, "metrics": {"enabled": True}}
     first_node, second_node = create_node_folders(tmp_path)
     env = {"REDIS_URL": redis.url}
-    with run_gateway(first_node, tables, env=env) as item, run_gateway(second_node, tables, env=env) as two:
-        for node in (item, two):
+    with run_gateway(first_node, tables, env=env) as first, run_gateway(second_node, tables, env=env) as second:
+        for node in (first, second):
             edge_pids(node, 2)
             wait_for_redis(node, workers=2)
-        yield [item, two]
+        yield [first, second]
 
 
 def seeded_chat_body(number: int) -> bytes:
@@ -96,15 +96,15 @@ def save_config(
     tables = {"mock": {"host": provider.url}}
     first_node, second_node = create_node_folders(tmp_path)
     run_init(first_node, env)
-    with run_gateway(first_node, tables, env=env) as item, run_gateway(second_node, tables, env=env) as two:
-        admin = Client(item)
+    with run_gateway(first_node, tables, env=env) as first, run_gateway(second_node, tables, env=env) as second:
+        admin = Client(first)
         (workspace,) = admin.read("/v1/workspaces")["data"]
         inside = {"workspace_id": workspace["id"]}
         caller = admin.with_new_key(scopes=["completions.write"], **inside)
 
         def is_usable(slug: str) -> bool | None:
             headers = {"x-gateway-api-key": caller.key, "x-gateway-config": slug, **JSON_HEADERS}
-            return send_raw_request(two.base_url, CHAT_PATH, chat_body(), headers).status == 200 or None
+            return send_raw_request(second.base_url, CHAT_PATH, chat_body(), headers).status == 200 or None
 
         def save_and_measure_seconds(name: str) -> float:
             slug = admin.create("/v1/configs", {"name": name, "config": {"provider": "mock"}, **inside})["slug"]

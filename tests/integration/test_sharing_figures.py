@@ -64,20 +64,20 @@ def scenario(
     first_node, second_node = create_node_folders(tmp_path)
     run_init(first_node, env)
     with (
-        run_gateway(first_node, tables, env=env) as item,
-        run_gateway(second_node, tables, env=env) as two,
+        run_gateway(first_node, tables, env=env) as first,
+        run_gateway(second_node, tables, env=env) as second,
         ExitStack() as stack,
     ):
-        for node in (item, two):
+        for node in (first, second):
             edge_pids(node, 2)
             if is_shared:
                 wait_for_redis(node, workers=2)
-        admin = Client(item)
+        admin = Client(first)
         (workspace,) = admin.read("/v1/workspaces")["data"]
         connections = [
-            stack.enter_context(RawConnection(node.base_url)) for _ in range(CONNECTIONS) for node in (item, two)
+            stack.enter_context(RawConnection(node.base_url)) for _ in range(CONNECTIONS) for node in (first, second)
         ]
-        yield TwoNodeSetup(admin, [item, two], connections, workspace["id"], is_shared)
+        yield TwoNodeSetup(admin, [first, second], connections, workspace["id"], is_shared)
 
 
 def count_requests_by_worker(node: Gateway) -> dict[str, float]:

@@ -343,12 +343,12 @@ def test_applies_a_change_made_on_another_node(tmp_path: Path, tables: SettingsT
     for folder in folders:
         folder.mkdir()
     run_init(folders[0], env)
-    with run_gateway(folders[0], tables, env=env) as item, run_gateway(folders[1], tables, env=env) as two:
-        key = create_app_key(Client(item))
-        wait_for("the key at the other node", lambda: chat_status(two, key) == 200 or None, 5)
-        created = Client(two).read("/v1/api-keys")["data"][0]
-        assert Client(item).delete(f"/v1/api-keys/{created['id']}").status == 200
-        wait_for("its end at the other node", lambda: chat_status(two, key) == 401 or None, 5)
+    with run_gateway(folders[0], tables, env=env) as first, run_gateway(folders[1], tables, env=env) as second:
+        key = create_app_key(Client(first))
+        wait_for("the key at the other node", lambda: chat_status(second, key) == 200 or None, 5)
+        created = Client(second).read("/v1/api-keys")["data"][0]
+        assert Client(first).delete(f"/v1/api-keys/{created['id']}").status == 200
+        wait_for("its end at the other node", lambda: chat_status(second, key) == 401 or None, 5)
 
 
 def test_slow_statement_fails_at_its_timeout(postgres: Postgres):

@@ -96,10 +96,12 @@ def test_epoch_depends_on_the_content_only(tmp_path: Path):
 
 
 def test_key_keeps_its_id_when_it_moves_in_the_file(tmp_path: Path):
-    item, two = "[[keys]]\nname = 'a'\nkey = 'key-of-x'\n", "[[keys]]\nname = 'b'\nkey = 'key-of-y'\n"
-    ids = {key["name"]: key["id"] for key in read_document(build_snapshot(make_settings(tmp_path, item + two)))["keys"]}
+    first, second = "[[keys]]\nname = 'a'\nkey = 'key-of-x'\n", "[[keys]]\nname = 'b'\nkey = 'key-of-y'\n"
+    ids = {
+        key["name"]: key["id"] for key in read_document(build_snapshot(make_settings(tmp_path, first + second)))["keys"]
+    }
     assert {
-        key["name"]: key["id"] for key in read_document(build_snapshot(make_settings(tmp_path, two + item)))["keys"]
+        key["name"]: key["id"] for key in read_document(build_snapshot(make_settings(tmp_path, second + first)))["keys"]
     } == ids
 
 

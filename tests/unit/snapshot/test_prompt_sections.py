@@ -169,9 +169,9 @@ def test_full_read_has_the_rows_of_every_section(bootstrapped_url: Secret):
 
 def test_sharing_is_published(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        owner, item, two = [(await api.create_workspace(name))["id"] for name in ("owner", "one", "two")]
+        owner, first, second = [(await api.create_workspace(name))["id"] for name in ("owner", "one", "two")]
         await create_prompt(api, owner, slug="p")
-        for body, shared_with in (({"workspaces": [two, item]}, sorted([item, two])), ({}, "*")):
+        for body, shared_with in (({"workspaces": [second, first]}, sorted([first, second])), ({}, "*")):
             await api.request_ok("POST", "prompts/p/share", body)
             assert (await read_rows(api, PromptTable()))["p"]["shared_with"] == shared_with
 
