@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 # Lock that coordinates tests running in parallel. The file's content is not used.
 LOCK_FILE = Path(__file__).parents[1] / ".cache/tests.lock"
+# Variants of tests, each with the flag of the modules that do not need it.
+LEFT_OUT_VARIANTS = {"postgresql": "ONE_STORE", "plain": "ONE_ENTRY_MODE"}
 # Estimated duration of a test without the mark `slow`.
 SECONDS_PER_TEST = 0.3
 
@@ -48,13 +50,16 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[object]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Removes the PostgreSQL variants of tests in modules with `ONE_STORE = True`, whose results do not depend on the
-    database. Orders the test files.
+    """Removes variants of tests whose results do not depend on them: PostgreSQL in modules with `ONE_STORE = True`, and
+    requests in Python tasks in modules with `ONE_ENTRY_MODE = True`. Orders the test files.
     """
 
     def is_left_out(item: pytest.Item) -> bool:
         parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-        return "postgresql" in parameters.values() and getattr(getattr(item, "module", None), "ONE_STORE", False)
+        return any(
+            variant in parameters.values() and getattr(getattr(item, "module", None), flag, False)
+            for variant, flag in LEFT_OUT_VARIANTS.items()
+        )
 
     left_out = [item for item in items if is_left_out(item)]
     config.hook.pytest_deselected(items=left_out)

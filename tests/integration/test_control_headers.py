@@ -16,6 +16,8 @@ from tests.integration.serving import count_settled_records
 if TYPE_CHECKING:
     from tests.gateway import Gateway, Mock
 
+# Other tests cover header fields of both entry modes.
+ONE_ENTRY_MODE = True
 KEY = "pk-0123456789"
 TABLES = {
     "keys": [{"name": "k", "id": "k-1", "key": KEY}],

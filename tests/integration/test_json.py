@@ -16,6 +16,8 @@ from tests.integration.raw_http import CHAT_PATH, MESSAGES_PATH, MOCK_HEADERS, R
 if TYPE_CHECKING:
     from tests.gateway import Gateway, Mock
 
+# `test_bodies.py` sends bodies in both entry modes.
+ONE_ENTRY_MODE = True
 TABLES = {"limits": {"body_bytes": 60_000_000}}
 JSON_ROUTES = [
     CHAT_PATH,

@@ -23,6 +23,8 @@ from tests.integration.serving import count_settled_records, wait_for_request
 if TYPE_CHECKING:
     from tests.gateway import Gateway, Mock
 
+# Other tests cover header fields of both entry modes.
+ONE_ENTRY_MODE = True
 KEY, BY_DIGEST, EXPIRED, LATER = "pk-one-0123456789", "pk-two-0123456789", "pk-old-0123456789", "pk-later-0123456789"
 STORED_CREDENTIAL = "sk-stored-0123456789"
 TABLES = {

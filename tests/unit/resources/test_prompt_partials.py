@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from penstock.settings.secret import Secret
 
+# `tests/integration/test_prompt_routes.py` covers both databases.
+ONE_STORE = True
 PARTIALS = "prompts/partials"
 
 

@@ -13,6 +13,9 @@ from tests.unit.resources.prompted import SCOPES, SMALL, TEMPLATE, add_version, 
 if TYPE_CHECKING:
     from penstock.settings.secret import Secret
 
+# `tests/integration/test_prompt_routes.py` covers both databases.
+ONE_STORE = True
+
 
 async def create_workspaces(api: ManagementClient, *names: str) -> list[Any]:
     return [await api.create_workspace(name) for name in names]
