@@ -133,7 +133,7 @@ impl BodyBounds {
     /// Returns the number in a field. Any other value makes the request unbounded, because each provider reads it in
     /// its own way.
     fn read_count(&mut self, field: &str, count: Option<&Count>) -> Option<u64> {
-        let number = count?.whole();
+        let number = count?.as_integer();
         if number.is_none() {
             self.mark_unbounded(format!("`{field}`, which is no whole number"));
         }
@@ -175,7 +175,7 @@ enum Count {
 
 impl Count {
     /// Returns the number. `None` for a value that only some providers read as a number, such as `"5"`, 5.0 or -1.
-    fn whole(&self) -> Option<u64> {
+    fn as_integer(&self) -> Option<u64> {
         if let Self::Whole(count) = self { Some(*count) } else { None }
     }
 }
