@@ -20,7 +20,7 @@ use crate::{
 const SECRET: &str = "canary@mail.example";
 const PLACEHOLDER: &str = "{{EMAIL_ADDRESS_1}}";
 
-fn redacting() -> Value {
+fn redacting_guardrail() -> Value {
     json!({"gateway.pii": {"categories": ["EMAIL_ADDRESS"], "redact": true, "scope": "all"}})
 }
 
@@ -103,10 +103,10 @@ async fn redacted_request_is_recorded_without_what_was_redacted() {
     let sent = request(&format!("write to {SECRET}"));
     for (provider, body) in [("openai", chat_response("ok")), ("anthropic", message_response("ok"))] {
         for (guardrails, status, expected) in [
-            (json!([excerpt, redacting()]), 246, PLACEHOLDER),
-            (json!([redacting(), secrets]), 200, PLACEHOLDER),
+            (json!([excerpt, redacting_guardrail()]), 246, PLACEHOLDER),
+            (json!([redacting_guardrail(), secrets]), 200, PLACEHOLDER),
             (json!([secrets]), 200, "write to #"),
-            (json!([deny, redacting()]), 446, PLACEHOLDER),
+            (json!([deny, redacting_guardrail()]), 446, PLACEHOLDER),
         ] {
             let case = Case::start(200, "application/json", body.clone()).await;
             let response = case.send(provider, json!({"input_guardrails": guardrails}), &sent).await;
@@ -121,7 +121,7 @@ async fn redacted_request_is_recorded_without_what_was_redacted() {
 async fn request_without_anything_to_redact_is_recorded_as_it_came() {
     let case = Case::start(200, "application/json", chat_response("ok")).await;
     let sent = request("two  spaces");
-    assert_eq!(case.send("openai", json!({"input_guardrails": [redacting()]}), &sent).await.status, 200);
+    assert_eq!(case.send("openai", json!({"input_guardrails": [redacting_guardrail()]}), &sent).await.status, 200);
     assert_eq!(case.recorded_request("nothing to redact"), sent.to_string());
 }
 
@@ -134,7 +134,9 @@ async fn request_is_not_recorded_if_its_guardrails_did_not_run() {
     })
     .await;
     let slow = json!({"webhook": {"webhookURL": hook.url(), "timeout": 60000}});
-    for (guardrails, breaks) in [(json!(["pg-none", redacting()]), false), (json!([redacting(), slow]), true)] {
+    for (guardrails, breaks) in
+        [(json!(["pg-none", redacting_guardrail()]), false), (json!([redacting_guardrail(), slow]), true)]
+    {
         let case = Case::start(200, "application/json", chat_response("ok")).await;
         let mut config = case.target("openai");
         config["input_guardrails"] = guardrails.clone();
@@ -156,7 +158,7 @@ async fn every_target_of_a_fallback_is_recorded_without_what_was_redacted() {
     let case = Case::start(503, "application/json", "{}".to_owned()).await;
     let targets = json!([case.target("openai"), case.target("anthropic"), case.target("openai")]);
     for strategy in [json!({"mode": "fallback"}), json!({"mode": "loadbalance"})] {
-        let config = json!({"strategy": strategy, "targets": targets, "input_guardrails": [redacting()],
+        let config = json!({"strategy": strategy, "targets": targets, "input_guardrails": [redacting_guardrail()],
             "retry": {"attempts": 1}});
         let response = case.send_config(&config, &request(&format!("write to {SECRET}"))).await;
         assert_eq!(response.status, 503, "{}", response.text());
@@ -171,7 +173,7 @@ async fn messages_of_targets_without_guardrails_do_not_repeat_what_others_redact
     let other = GoldenProvider::start(200, "application/json", chat_response("ok").into_bytes(), 4096).await;
     let mut redacted = case.target("openai");
     redacted["custom_host"] = json!(other.server.url());
-    redacted["input_guardrails"] = json!([redacting()]);
+    redacted["input_guardrails"] = json!([redacting_guardrail()]);
     let plain = case.target("openai");
     let config = json!({"strategy": {"mode": "fallback"}, "targets": [plain, redacted]});
     let response = case.send_config(&config, &request(&format!("write to {SECRET}"))).await;
@@ -183,26 +185,26 @@ async fn messages_of_targets_without_guardrails_do_not_repeat_what_others_redact
 }
 
 /// A guardrail whose data show the text, but that changes nothing.
-fn observing() -> Value {
+fn observing_guardrail() -> Value {
     json!({"id": "excerpt", "regexMatch": {"rule": "write", "scope": "all"}})
 }
 
 /// A guardrail that redacts something else than the secret.
-fn redacting_phones() -> Value {
+fn phone_guardrail() -> Value {
     json!({"id": "phones", "gateway.pii": {"categories": ["PHONE_NUMBER"], "redact": true, "scope": "all"}})
 }
 
 #[tokio::test]
 async fn bodies_of_a_target_do_not_show_what_guardrails_of_others_redact() {
-    let all = json!([redacting(), redacting_phones()]);
+    let all = json!([redacting_guardrail(), phone_guardrail()]);
     // The guardrails of both targets, the status of the first, and whether the client's request is recorded.
     for (first, second, status, expected) in [
-        (json!([redacting()]), json!([]), 503, PLACEHOLDER),
-        (json!([]), json!([redacting()]), 200, "withheld"),
-        (json!([observing()]), json!([redacting()]), 200, "withheld"),
-        (json!([redacting()]), json!([redacting_phones()]), 503, "withheld"),
-        (json!([redacting_phones(), observing()]), all.clone(), 200, "withheld"),
-        (all.clone(), json!([redacting_phones(), observing()]), 503, PLACEHOLDER),
+        (json!([redacting_guardrail()]), json!([]), 503, PLACEHOLDER),
+        (json!([]), json!([redacting_guardrail()]), 200, "withheld"),
+        (json!([observing_guardrail()]), json!([redacting_guardrail()]), 200, "withheld"),
+        (json!([redacting_guardrail()]), json!([phone_guardrail()]), 503, "withheld"),
+        (json!([phone_guardrail(), observing_guardrail()]), all.clone(), 200, "withheld"),
+        (all.clone(), json!([phone_guardrail(), observing_guardrail()]), 503, PLACEHOLDER),
         (json!([]), json!(["pg-none"]), 200, "withheld"),
     ] {
         let case = Case::start(200, "application/json", chat_response("ok")).await;
@@ -230,7 +232,7 @@ async fn hedged_request_is_recorded_without_what_the_first_target_redacts() {
     })
     .await;
     let (mut target, next) = (case.target("openai"), case.target("openai"));
-    (target["custom_host"], target["input_guardrails"]) = (json!(slow.url()), json!([redacting()]));
+    (target["custom_host"], target["input_guardrails"]) = (json!(slow.url()), json!([redacting_guardrail()]));
     let strategy = json!({"mode": "fallback", "hedge": {"after_ms": 50, "max_ratio": 1}});
     let config = json!({"strategy": strategy, "targets": [target, next]});
     let response = case.send_config(&config, &request(&format!("write to {SECRET}"))).await;
@@ -252,7 +254,7 @@ async fn redacted_response_is_recorded_without_what_was_redacted() {
         ("openai", "text/event-stream", chat_stream),
         ("anthropic", "text/event-stream", message_stream(&text)),
     ] {
-        for guardrail in [&hold, &window, &redacting()] {
+        for guardrail in [&hold, &window, &redacting_guardrail()] {
             let case = Case::start(200, kind, body.clone()).await;
             let mut sent = request("hi");
             sent["stream"] = json!(kind == "text/event-stream");
@@ -276,8 +278,8 @@ async fn questions_about_redacted_texts_are_recorded_without_them() {
         target["input_guardrails"] = guardrails;
         target
     };
-    let both = target(json!([ask, redacting()]));
-    let targets = [target(json!([ask])), target(json!([redacting()]))];
+    let both = target(json!([ask, redacting_guardrail()]));
+    let targets = [target(json!([ask])), target(json!([redacting_guardrail()]))];
     for (config, count) in [
         (both, 2),
         // Only another target redacts.
@@ -289,7 +291,7 @@ async fn questions_about_redacted_texts_are_recorded_without_them() {
         case.recorded_request("questions");
     }
     // A request without bodies in its log, whether or not guardrails redact it.
-    for (guardrails, count) in [(json!([ask, redacting()]), 6), (json!([ask]), 8)] {
+    for (guardrails, count) in [(json!([ask, redacting_guardrail()]), 6), (json!([ask]), 8)] {
         let body = request(&format!("to {SECRET}")).to_string();
         let sent = post_with_config(&target(guardrails), CHAT_PATH, body).header("x-gateway-debug", "false");
         let response = case.gateway.send(sent).await;
@@ -304,7 +306,7 @@ async fn variables_of_a_redacted_prompt_are_recorded_without_their_values() {
     let case = Case::start(200, "application/json", chat_response("ok")).await;
     case.gateway.apply_snapshot(&snapshot_of(&case.provider, &greeting_prompts()));
     let body = json!({"variables": {"name": SECRET, "tone": "kind"}}).to_string();
-    let config = json!({"input_guardrails": [redacting()]});
+    let config = json!({"input_guardrails": [redacting_guardrail()]});
     let sent = post_with_config(&config, "/v1/prompts/greeting/completions", body).header("x-gateway-api-key", "pk");
     let response = case.gateway.send(sent).await;
     assert_eq!(response.status, 200, "{}", response.text());

@@ -57,7 +57,7 @@ const ACTIONS: [Action; 5] =
     [Action::Deny, Action::DenyInPortions, Action::Redact, Action::RedactInPortions, Action::Observe];
 
 /// Returns the reason why a format cannot have a text in this place; `None` if it can.
-fn missing(format: Format, place: TextKind, is_response: bool) -> Option<&'static str> {
+fn missing_reason(format: Format, place: TextKind, is_response: bool) -> Option<&'static str> {
     match (format, place) {
         (Format::Completions, TextKind::ToolArguments | TextKind::ToolResult | TextKind::Refusal) => {
             Some("completions are texts")
@@ -388,7 +388,7 @@ fn visible(body: &[u8]) -> String {
     (plain + &decoded).replace(&format!("\"foundWords\":[\"{CANARY}\"]"), "")
 }
 
-async fn ask(
+async fn send_case(
     format: Format,
     request: &Value,
     side: &str,
@@ -415,7 +415,7 @@ async fn ask(
 async fn a_canary_in_a_response_never_reaches_the_client() {
     let mut cells = 0;
     for format in FORMATS {
-        for place in TEXT_KINDS.into_iter().filter(|place| missing(format, *place, true).is_none()) {
+        for place in TEXT_KINDS.into_iter().filter(|place| missing_reason(format, *place, true).is_none()) {
             for (action, is_stream) in ACTIONS.into_iter().flat_map(|action| [(action, false), (action, true)]) {
                 let text = HALVES.concat();
                 let body = if is_stream {
@@ -424,7 +424,8 @@ async fn a_canary_in_a_response_never_reaches_the_client() {
                     format.response(place, &text).to_string().into_bytes()
                 };
                 let request = format.request(TextKind::Text, "hi", is_stream);
-                let (response, _provider) = ask(format, &request, "output_guardrails", action, body, is_stream).await;
+                let (response, _provider) =
+                    send_case(format, &request, "output_guardrails", action, body, is_stream).await;
                 let (cell, answer) =
                     (format!("{format:?} {place:?} {action:?} stream={is_stream}"), visible(&response.body));
                 let reaches = answer.contains("ry@mail");
@@ -457,14 +458,14 @@ async fn a_canary_in_a_response_never_reaches_the_client() {
             }
         }
     }
-    assert_eq!(cells, FORMATS.len() * TEXT_KINDS.len() * 10 - 10 * excluded(true));
+    assert_eq!(cells, FORMATS.len() * TEXT_KINDS.len() * 10 - 10 * count_missing(true));
 }
 
 #[tokio::test]
 async fn a_canary_in_a_request_never_reaches_the_provider() {
     let mut cells = 0;
     for format in FORMATS {
-        for place in TEXT_KINDS.into_iter().filter(|place| missing(format, *place, false).is_none()) {
+        for place in TEXT_KINDS.into_iter().filter(|place| missing_reason(format, *place, false).is_none()) {
             for (action, is_stream) in [Action::Deny, Action::Redact, Action::Observe]
                 .into_iter()
                 .flat_map(|action| [(action, false), (action, true)])
@@ -475,7 +476,8 @@ async fn a_canary_in_a_request_never_reaches_the_provider() {
                     format.response(TextKind::Text, "fine").to_string().into_bytes()
                 };
                 let request = format.request(place, &HALVES.concat(), is_stream);
-                let (response, provider) = ask(format, &request, "input_guardrails", action, body, is_stream).await;
+                let (response, provider) =
+                    send_case(format, &request, "input_guardrails", action, body, is_stream).await;
                 let cell = format!("{format:?} {place:?} {action:?} stream={is_stream}");
                 let sent = String::from_utf8_lossy(&provider.last_request.lock().unwrap()).into_owned();
                 let reaches = sent.contains("ry@mail");
@@ -492,10 +494,10 @@ async fn a_canary_in_a_request_never_reaches_the_provider() {
             }
         }
     }
-    assert_eq!(cells, FORMATS.len() * TEXT_KINDS.len() * 6 - 6 * excluded(false));
+    assert_eq!(cells, FORMATS.len() * TEXT_KINDS.len() * 6 - 6 * count_missing(false));
 }
 
-fn excluded(is_response: bool) -> usize {
+fn count_missing(is_response: bool) -> usize {
     let pairs = FORMATS.into_iter().flat_map(|format| TEXT_KINDS.map(|place| (format, place)));
-    pairs.filter(|(format, place)| missing(*format, *place, is_response).is_some()).count()
+    pairs.filter(|(format, place)| missing_reason(*format, *place, is_response).is_some()).count()
 }

@@ -13,15 +13,15 @@ use crate::harness::{
 
 const SECRET: &str = "canary@mail.example";
 
-fn denying() -> Value {
+fn denying_guardrail() -> Value {
     json!([{"contains": {"words": ["canary"], "operator": "none"}, "deny": true, "id": "words"}])
 }
 
-fn observing() -> Value {
+fn observing_guardrail() -> Value {
     json!([{"contains": {"words": ["canary"], "operator": "none"}, "id": "words"}])
 }
 
-fn redacting() -> Value {
+fn redacting_guardrail() -> Value {
     json!([{"gateway.pii": {"categories": ["EMAIL_ADDRESS"], "redact": true}}])
 }
 
@@ -76,22 +76,22 @@ const SPELLINGS: [&str; 14] = [
 #[tokio::test]
 async fn respelled_paths_are_read() {
     for path in SPELLINGS {
-        let config = json!({"input_guardrails": denying()});
+        let config = json!({"input_guardrails": denying_guardrail()});
         let (response, provider, _gateway) = send(("POST", path), config, chat_body(SECRET).to_string(), "{}").await;
         assert_eq!((response.status, sent_count(&provider)), (446, 0), "{path}: {}", response.text());
 
-        let config = json!({"input_guardrails": redacting(), "output_guardrails": redacting()});
+        let config = json!({"input_guardrails": redacting_guardrail(), "output_guardrails": redacting_guardrail()});
         let body = chat_body(&format!("write to {SECRET}")).to_string();
         let (response, provider, _gateway) = send(("POST", path), config, body, &chat_response(SECRET)).await;
         assert_eq!(response.status, 200, "{path}: {}", response.text());
         assert_eq!(provider.parse_last_request().1["messages"][0]["content"], "write to {{EMAIL_ADDRESS_1}}", "{path}");
         assert!(!response.text().contains(SECRET), "{path}: {}", response.text());
 
-        let config = json!({"output_guardrails": denying()});
+        let config = json!({"output_guardrails": denying_guardrail()});
         let (response, ..) = send(("POST", path), config, chat_body("hi").to_string(), &chat_response(SECRET)).await;
         assert_eq!((response.status, response.text().contains(SECRET)), (446, false), "{path}");
 
-        let config = json!({"input_guardrails": denying(), "output_guardrails": denying()});
+        let config = json!({"input_guardrails": denying_guardrail(), "output_guardrails": denying_guardrail()});
         let (response, ..) = send(("POST", path), config, chat_body("hi").to_string(), &chat_response("fine")).await;
         assert_eq!(response.status, 200, "{path}: {}", response.text());
     }
@@ -102,7 +102,7 @@ async fn a_content_type_does_not_hide_a_conversation() {
     let provider = GoldenProvider::start(200, "application/json", b"{}".to_vec(), 4096).await;
     let gateway = GoldenProvider::gateway_trusting_loopback();
     let config = json!({"provider": "openai", "api_key": "k", "custom_host": provider.server.url(),
-        "input_guardrails": redacting()});
+        "input_guardrails": redacting_guardrail()});
     for content_type in ["text/plain", "application/octet-stream"] {
         let request = TestRequest::new("POST", "/v1/proxy/chat/completions")
             .header("x-gateway-config", &config.to_string())
@@ -129,7 +129,7 @@ async fn unreadable_requests_are_denied_or_reported() {
     ] {
         for side in ["input_guardrails", "output_guardrails"] {
             let (response, provider, _gateway) =
-                send(("POST", path), json!({side: denying()}), body.clone(), r#"{"id":"x"}"#).await;
+                send(("POST", path), json!({side: denying_guardrail()}), body.clone(), r#"{"id":"x"}"#).await;
             assert_eq!((response.status, sent_count(&provider)), (446, 0), "{path}: {}", response.text());
             let stage = if side == "input_guardrails" { "before_request_hooks" } else { "after_request_hooks" };
             let result = response.json()["hook_results"][stage][0].clone();
@@ -137,17 +137,22 @@ async fn unreadable_requests_are_denied_or_reported() {
             assert!(result["reason"].as_str().unwrap().contains("cannot be read"), "{result}");
 
             let (response, _provider, gateway) =
-                send(("POST", path), json!({side: observing()}), body.clone(), r#"{"id":"x"}"#).await;
+                send(("POST", path), json!({side: observing_guardrail()}), body.clone(), r#"{"id":"x"}"#).await;
             assert_eq!(response.status, 200, "{path}: {}", response.text());
             assert_eq!(gateway.single_record()["hook_results"][stage][0]["skipped"], true, "{path}");
         }
     }
     // A batch is not sent to its provider if a guardrail changes texts, because the guardrail cannot change the lines.
     let (response, provider, _gateway) =
-        send(("POST", "/v1/batches"), json!({"input_guardrails": redacting()}), job.to_string(), "{}").await;
+        send(("POST", "/v1/batches"), json!({"input_guardrails": redacting_guardrail()}), job.to_string(), "{}").await;
     assert_eq!((response.status, sent_count(&provider)), (446, 0));
-    let (response, ..) =
-        send(("POST", "/v1/threads/t/runs"), json!({"input_guardrails": denying()}), "{\"a\":1}".into(), "{}").await;
+    let (response, ..) = send(
+        ("POST", "/v1/threads/t/runs"),
+        json!({"input_guardrails": denying_guardrail()}),
+        "{\"a\":1}".into(),
+        "{}",
+    )
+    .await;
     assert_eq!(response.status, 200, "{}", response.text());
 }
 
@@ -176,16 +181,16 @@ async fn background_responses_are_checked_when_they_are_fetched() {
         ("GET", "/v1/chat/completions/c", stored.clone()),
         ("GET", "/v1/chat/completions", json!({"object": "list", "data": [stored]})),
     ] {
-        let config = json!({"output_guardrails": denying()});
+        let config = json!({"output_guardrails": denying_guardrail()});
         let (response, ..) = send((method, path), config, String::new(), &reply.to_string()).await;
         assert_eq!((response.status, response.text().contains(SECRET)), (446, false), "{path}: {}", response.text());
-        let config = json!({"output_guardrails": redacting()});
+        let config = json!({"output_guardrails": redacting_guardrail()});
         let (response, ..) = send((method, path), config, String::new(), &reply.to_string()).await;
         assert_eq!((response.status, response.text().contains(SECRET)), (200, false), "{path}: {}", response.text());
     }
     let (response, ..) = send(
         ("GET", "/v1/responses/r"),
-        json!({"output_guardrails": denying()}),
+        json!({"output_guardrails": denying_guardrail()}),
         String::new(),
         &done("ok").to_string(),
     )
@@ -204,7 +209,8 @@ async fn websockets_are_denied_or_reported() {
     {
         for side in ["input_guardrails", "output_guardrails"] {
             let (status, body) =
-                expect_rejection(&gateway, request(path, &json!({"provider": "mock", side: denying()}))).await;
+                expect_rejection(&gateway, request(path, &json!({"provider": "mock", side: denying_guardrail()})))
+                    .await;
             assert_eq!((status, &body["error"]["type"]), (446, &json!("hooks_failed")), "{path}: {body}");
         }
     }
@@ -213,7 +219,7 @@ async fn websockets_are_denied_or_reported() {
     let (status, body) = expect_rejection(&gateway, request("/v1/realtime?model=m", &config)).await;
     assert_eq!(status, 446, "{body}");
     gateway.drain_records();
-    let config = json!({"provider": "mock", "output_guardrails": observing()});
+    let config = json!({"provider": "mock", "output_guardrails": observing_guardrail()});
     let client = open_realtime(&gateway, request("/v1/realtime?model=gpt-realtime", &config)).await;
     client.close(1000, "").await;
     assert_eq!(gateway.single_record()["hook_results"]["after_request_hooks"][0]["skipped"], true);
@@ -335,7 +341,7 @@ async fn a_dry_run_only_reports() {
 
 #[tokio::test]
 async fn a_denial_names_the_guardrail_and_the_check() {
-    let config = json!({"input_guardrails": denying()});
+    let config = json!({"input_guardrails": denying_guardrail()});
     let (response, ..) = send(("POST", "/v1/chat/completions"), config, chat_body(SECRET).to_string(), "{}").await;
     let message = response.json()["error"]["message"].as_str().unwrap().to_owned();
     assert!(message.contains("`words`") && message.contains("`default.contains`"), "{message}");
@@ -354,7 +360,7 @@ async fn a_stream_that_failed_at_its_end_is_not_cached() {
         let provider = GoldenProvider::start(200, "text/event-stream", stream.into_bytes(), 4096).await;
         let gateway = GoldenProvider::gateway_trusting_loopback();
         let config = json!({"provider": "openai", "api_key": "k", "custom_host": provider.server.url(),
-            "cache": {"mode": "simple"}, "output_guardrails": observing(), "strict_open_ai_compliance": is_strict});
+            "cache": {"mode": "simple"}, "output_guardrails": observing_guardrail(), "strict_open_ai_compliance": is_strict});
         let mut body = chat_body("hi");
         body["stream"] = json!(true);
         for _ in 0..2 {
@@ -370,7 +376,7 @@ async fn a_cached_response_has_no_results_of_another_request() {
     let provider = GoldenProvider::start(200, "application/json", chat_response("fine").into_bytes(), 4096).await;
     let gateway = GoldenProvider::gateway_trusting_loopback();
     let config = json!({"provider": "openai", "api_key": "k", "custom_host": provider.server.url(),
-        "cache": {"mode": "simple"}, "output_guardrails": observing()});
+        "cache": {"mode": "simple"}, "output_guardrails": observing_guardrail()});
     for is_first in [true, false] {
         let body = chat_body("hi").to_string();
         let response = gateway.send(post_with_config(&config, "/v1/chat/completions", body)).await;
@@ -393,7 +399,8 @@ async fn explain_lists_guardrails_with_their_origin() {
         "keys": [{"id": "k", "name": "a", "workspace": "w", "sha256": sha256_hex("one")}],
         "parts": [{"name": "guardrails/00",
             "guardrails": [guardrail("g1", "pg-all", Value::Null), guardrail("g2", "pg-own", json!("w"))]}]}));
-    let config = json!({"provider": "mock", "override_params": {"top_p": 1}, "output_guardrails": redacting()});
+    let config =
+        json!({"provider": "mock", "override_params": {"top_p": 1}, "output_guardrails": redacting_guardrail()});
     let question = json!({"path": "/v1/chat/completions", "body": {"model": "m", "messages": []}});
     let request = post_with_config(&config, "/v1/explain", question.to_string()).header("x-gateway-api-key", "one");
     let response = gateway.send(request).await;

@@ -41,7 +41,7 @@ async fn chat_provider(message: &Value) -> GoldenProvider {
     GoldenProvider::start(200, "application/json", chat_response(message).into_bytes(), 4096).await
 }
 
-fn denying() -> Value {
+fn denying_guardrail() -> Value {
     json!({"id": "default", "deny": true, "contains": {"words": [WORD], "operator": "none", "scope": "all"}})
 }
 
@@ -50,12 +50,12 @@ async fn later_guardrails_check_what_earlier_ones_write() {
     let glue = json!({"regexReplace": {"rule": "_X_", "redactText": "", "scope": "all"}});
     let prefix = json!({"addPrefix": {"prefix": "CANARY "}});
     for (first, content) in [(&glue, "CAN_X_ARY"), (&prefix, "hi")] {
-        let config = json!({"input_guardrails": [first, denying()]});
+        let config = json!({"input_guardrails": [first, denying_guardrail()]});
         let provider = chat_provider(&json!({"role": "assistant", "content": "ok"})).await;
         let (response, sent) = send("openai", CHAT_PATH, config, &request(content), provider).await;
         assert_eq!((response.status, sent), (446, None), "{content}: {}", response.text());
     }
-    let config = json!({"output_guardrails": [glue, denying()]});
+    let config = json!({"output_guardrails": [glue, denying_guardrail()]});
     let provider = chat_provider(&json!({"role": "assistant", "content": "CAN_X_ARY"})).await;
     let (response, _) = send("openai", CHAT_PATH, config, &request("hi"), provider).await;
     assert_eq!(response.status, 446, "{}", response.text());
@@ -91,7 +91,8 @@ const REPEATED: &str = r#""content":"CANARY","content":"fine""#;
 
 #[tokio::test]
 async fn a_response_that_cannot_be_redacted_is_denied() {
-    let redacting = |mode: &str| json!({"regexReplace": {"rule": "CANARY", "redactText": "#"}, "stream": mode});
+    let redacting_guardrail =
+        |mode: &str| json!({"regexReplace": {"rule": "CANARY", "redactText": "#"}, "stream": mode});
     let mut request = request("hi");
     for (kind, body) in [
         ("application/json\r\ncontent-encoding: br", chat_response(&json!({"content": WORD}))),
@@ -102,7 +103,7 @@ async fn a_response_that_cannot_be_redacted_is_denied() {
         request["stream"] = json!(kind.starts_with("text/event-stream"));
         for mode in ["hold", "window"] {
             let provider = GoldenProvider::start_with_headers(200, kind, body.clone().into_bytes(), 4096).await;
-            let config = json!({"output_guardrails": [redacting(mode)]});
+            let config = json!({"output_guardrails": [redacting_guardrail(mode)]});
             let (response, _) = send("openai", CHAT_PATH, config, &request, provider).await;
             assert!(!response.text().contains(WORD), "{kind} {mode}: {} {}", response.status, response.text());
         }
@@ -111,12 +112,12 @@ async fn a_response_that_cannot_be_redacted_is_denied() {
 
 #[tokio::test]
 async fn values_of_repeated_keys_do_not_get_around_checks() {
-    let redacting = json!({"regexReplace": {"rule": WORD, "redactText": "#", "scope": "all"}});
+    let redacting_guardrail = json!({"regexReplace": {"rule": WORD, "redactText": "#", "scope": "all"}});
     let window = json!({"regexReplace": {"rule": WORD, "redactText": "#", "scope": "all"}, "stream": "window"});
     let whole = format!(r#"{{"id":"c","choices":[{{"index":0,"message":{{"role":"assistant",{REPEATED}}}}}]}}"#);
     let event = format!(r#"{{"id":"c","choices":[{{"index":0,"delta":{{{REPEATED}}}}}]}}"#);
     let events = format!("data: {event}\n\ndata: [DONE]\n\n");
-    for hook in [denying(), redacting.clone(), window] {
+    for hook in [denying_guardrail(), redacting_guardrail.clone(), window] {
         let config = json!({"output_guardrails": [hook]});
         for (kind, body) in [("application/json", &whole), ("text/event-stream", &events)] {
             let provider = GoldenProvider::start(200, kind, body.clone().into_bytes(), 4096).await;
@@ -130,7 +131,7 @@ async fn values_of_repeated_keys_do_not_get_around_checks() {
         }
     }
     // The provider gets only the value that the checks have read.
-    for hook in [denying(), redacting] {
+    for hook in [denying_guardrail(), redacting_guardrail] {
         let provider = chat_provider(&json!({"role": "assistant", "content": "ok"})).await;
         let gateway: TestGateway = GoldenProvider::gateway_trusting_loopback();
         let config = json!({"provider": "openai", "api_key": "sk-1", "custom_host": provider.server.url(),
@@ -161,7 +162,7 @@ fn converse_stream(delta: &str) -> Vec<u8> {
 }
 
 /// An event that `InvokeModelWithResponseStream` wraps in base64.
-fn wrapped(inner: &str) -> String {
+fn wrap_in_base64(inner: &str) -> String {
     format!(r#""bytes":"{}""#, STANDARD.encode(inner))
 }
 
@@ -169,7 +170,7 @@ fn wrapped(inner: &str) -> String {
 fn invoke_stream(payload: &str) -> Vec<u8> {
     let start = r#"{"type":"message_start","message":{"id":"m","type":"message","role":"assistant","content":[]}}"#;
     let stop = r#"{"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":{"output_tokens":1}}"#;
-    let event = |inner: &str| frame("chunk", &format!("{{{}}}", wrapped(inner)));
+    let event = |inner: &str| frame("chunk", &format!("{{{}}}", wrap_in_base64(inner)));
     [event(start), frame("chunk", payload), event(stop), event(r#"{"type":"message_stop"}"#)].concat()
 }
 
@@ -187,8 +188,8 @@ fn repeating_streams() -> Vec<(&'static str, &'static str, &'static str, Vec<u8>
         r#"{"contentBlockIndex":0,"delta":{"\u0074ext":"CANARY","text":"fine"}}"#,
     ];
     let invoke = [
-        format!("{{{}}}", wrapped(&delta(r#""text":"CANARY","text":"fine""#))),
-        format!("{{{},{}}}", wrapped(&hidden), wrapped(&harmless)),
+        format!("{{{}}}", wrap_in_base64(&delta(r#""text":"CANARY","text":"fine""#))),
+        format!("{{{},{}}}", wrap_in_base64(&hidden), wrap_in_base64(&harmless)),
     ];
     let gemini = [
         r#"[{"candidates":[{"content":{"parts":[{"text":"CANARY","text":"fine"}]},"finishReason":"STOP"}]}]"#,
@@ -219,11 +220,11 @@ fn config_of(provider_name: &str, provider: &GoldenProvider) -> Value {
 
 #[tokio::test]
 async fn values_of_repeated_keys_do_not_pass_in_binary_frames_and_arrays() {
-    let redacting = json!({"regexReplace": {"rule": WORD, "redactText": "#", "scope": "all"}});
-    let mut window = redacting.clone();
+    let redacting_guardrail = json!({"regexReplace": {"rule": WORD, "redactText": "#", "scope": "all"}});
+    let mut window = redacting_guardrail.clone();
     window["stream"] = json!("window");
     for (path, provider_name, kind, stream) in repeating_streams() {
-        for hook in [denying(), redacting.clone(), window.clone()] {
+        for hook in [denying_guardrail(), redacting_guardrail.clone(), window.clone()] {
             let provider = GoldenProvider::start(200, kind, stream.clone(), 7).await;
             let mut config = config_of(provider_name, &provider);
             config["output_guardrails"] = json!([hook]);
@@ -267,7 +268,7 @@ async fn providers_of_other_formats_get_what_was_checked() {
         ),
         ("/v1/responses", "openai", r#"{"model":"m","input":"CANARY","input":"fine"}"#.to_owned()),
     ] {
-        for hook in [denying(), json!({"regexReplace": {"rule": WORD, "redactText": "#", "scope": "all"}})] {
+        for hook in [denying_guardrail(), json!({"regexReplace": {"rule": WORD, "redactText": "#", "scope": "all"}})] {
             let provider = GoldenProvider::start(200, "application/json", b"{}".to_vec(), 4096).await;
             let mut config = config_of(provider_name, &provider);
             config["input_guardrails"] = json!([hook]);
