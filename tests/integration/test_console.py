@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from tests.redis_server import RedisServer
 
 ONE_STORE = True
-TABLES = {"log_store": {"enabled": True}}
+BASE_PATH = "/kept/gateway"
+TABLES = {"log_store": {"enabled": True}, "server": {"base_path": BASE_PATH}}
 NODE_TESTS_DIR = Path(__file__).parents[1] / "e2e/node"
 MEMBER_EMAIL, MEMBER_PASSWORD = "member@example.com", "correct horse battery staple"
 # Time after which a run counts as stuck; a slow machine may need far more than a fast one.
@@ -187,6 +188,7 @@ def run_browser_tests(admin: Client, environment: dict[str, str], *files: str) -
     settings = {
         "GATEWAY": admin.gateway.base_url,
         "ADMIN_KEY": ADMIN_KEY,
+        "BASE_PATH": BASE_PATH,
         "MEMBER_EMAIL": MEMBER_EMAIL,
         "MEMBER_PASSWORD": MEMBER_PASSWORD,
         "CHROMIUM": shutil.which("chromium") or "chromium",

@@ -5,7 +5,7 @@ import { test } from "node:test";
 
 import { callApi, expectCount, expectText, goTo, openAsUser, openSignedIn, openTab, refreshUntil, sendChat, settle, signIn, until } from "./console-kit.mjs";
 
-const { GATEWAY, ADMIN_KEY, MEMBER_EMAIL, MEMBER_PASSWORD, CONFIG, GUARDRAIL, PICTURES, SIGN_IN_LINK, WORKSPACE } = process.env;
+const { GATEWAY, ADMIN_KEY, BASE_PATH, MEMBER_EMAIL, MEMBER_PASSWORD, CONFIG, GUARDRAIL, PICTURES, SIGN_IN_LINK, WORKSPACE } = process.env;
 const ADMIN_PAGES = ["Users", "Workspaces", "Organisation", "Secret references", "Audit log"];
 
 test("signs in with the admin key, and says why a wrong one is rejected", async () => {
@@ -168,6 +168,27 @@ test("works below a path of a proxy", async () => {
     proxy.closeAllConnections();
     proxy.close();
   }
+});
+
+test("works below a path that a proxy keeps, and sends no request beside it", async () => {
+  const { page, context, faults } = await openSignedIn("playground", `${GATEWAY}${BASE_PATH}/console/`);
+  const beside = [];
+  page.on("request", (request) => new URL(request.url()).pathname.startsWith(`${BASE_PATH}/`) || beside.push(request.url()));
+  await page.getByRole("button", { name: "Make one for an hour" }).click();
+  const lane = page.getByRole("region", { name: "first model" });
+  await lane.getByLabel(/^Provider/).selectOption("mock-main");
+  await lane.getByLabel(/^Model/).fill("mock");
+  await page.getByLabel("Text of message 1").fill("Say hello");
+  await page.getByRole("button", { name: /^Send/ }).click();
+  await expectText(lane.locator("pre"), /Hello from/);
+  await page.getByRole("link", { name: "Configs" }).click();
+  await page.getByRole("heading", { name: "Configs" }).waitFor();
+  await page.reload();
+  await page.getByRole("heading", { name: "Configs" }).waitFor();
+  assert.equal(new URL(page.url()).pathname, `${BASE_PATH}/console/configs`);
+  assert.deepEqual(beside, []);
+  assert.deepEqual(faults.filter((fault) => !fault.startsWith("401 ")), []);
+  await context.close();
 });
 
 test("is usable with the keyboard", async () => {
