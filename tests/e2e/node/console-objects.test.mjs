@@ -187,6 +187,10 @@ test("changes the models and the workspaces of an integration", async () => {
   await access.getByRole("button", { name: "Add a rate limit" }).click();
   await access.getByLabel("At most").fill("30");
   await expectCount(access.getByRole("button", { name: "Add a rate limit" }), 0);
+  // The address opens the dialog, and Back asks before it closes with edits.
+  assert.match(page.url(), /tab=workspaces&access=/);
+  await page.evaluate(() => history.back());
+  await page.getByRole("dialog", { name: "Leave without saving?" }).getByRole("button", { name: "Cancel" }).click();
   await access.getByRole("button", { name: "Save", exact: true }).click();
   await access.waitFor({ state: "detached" });
   await page.getByText("Limits: 30 requests per minute").waitFor();

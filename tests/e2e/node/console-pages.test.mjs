@@ -15,7 +15,7 @@ const ZOOMED = { width: 640, height: 430 };
 const PAGES = [
   "overview", "logs", `logs/${LOG}`, `logs/${LOG}?tab=request`, "traces", "analytics", "playground?pair=1", "prompts", `prompts/${PROMPT}`,
   "prompts/partials", `prompts/partials/${PARTIAL}`, `prompts/partials/${PARTIAL}?tab=versions`, "prompts/partials?new=1", `logs/${FAILED_LOG}`, "analytics?rollup=1h&range=7d",
-  "secrets", `secrets/${SECRET}`, "secrets?new=1", "organisation", `providers/integrations/${INTEGRATION}`, `providers/integrations/${INTEGRATION}?tab=models&model=mock`, `providers/integrations/${INTEGRATION}?tab=workspaces`,
+  "secrets", `secrets/${SECRET}`, "secrets?new=1", "organisation", `providers/integrations/${INTEGRATION}`, `providers/integrations/${INTEGRATION}?tab=models&model=mock`, `providers/integrations/${INTEGRATION}?tab=workspaces`, `providers/integrations/${INTEGRATION}?tab=workspaces&access=others`,
   "configs", `configs/${CONFIG}`, "configs?new=1", "guardrails", "guardrails/new", "guardrails/new?add=1", "guardrails/partners?new=1", `guardrails/${GUARDRAIL}`,
   `guardrails/${GUARDRAIL}?tab=versions`, "providers", "providers?new=1", "providers/integrations", "models", "keys", "keys?new=1",
   "limits", "limits?tab=usage", "limits?tab=refusals", "limits?new=1", `limits/${POLICY}`, `keys/${KEY_ID}`, `providers/${PROVIDER}`, `configs/${CONFIG}?tab=versions`, `configs/${CONFIG}?tab=explain`, "traces/order-17", "users", "users/invites", "users?new=1", "workspaces", `workspaces/${WORKSPACE}`, `workspaces/${WORKSPACE}?tab=defaults`, "batches", "logs?exports=1", "audit", "system",
