@@ -141,6 +141,16 @@ const OVERLAYS = {
     await openPage(page, `prompts?ws=${slug}&collections=1`);
     await page.getByRole("list", { name: "Collections" }).waitFor();
   },
+  async labels(page) {
+    const { slug } = await callApi("GET", `/v1/workspaces/${WORKSPACE}`);
+    await openPage(page, `prompts?ws=${slug}&labels=1`);
+    await page.getByRole("button", { name: "Edit production" }).waitFor();
+  },
+  async label(page) {
+    await page.getByRole("button", { name: "Add a label" }).click();
+    await page.getByLabel(/^Name/).fill("of a picture");
+    await page.getByText("Not saved").waitFor();
+  },
 };
 
 describe("pages", { concurrency: PARTS + 1 }, () => {

@@ -116,6 +116,9 @@ test("shows a member no pages of admins", async () => {
 });
 
 test("shows a manager the workspace, with what managers may change", async () => {
+  const email = "outside@example.com";
+  const outside = await openAsUser(email, []);
+  await outside.context.close();
   const { page, context, faults } = await openAsUser("manager@example.com", [{ id: WORKSPACE, role: "manager" }], "workspaces");
   const names = await page.locator("nav .pages a").allTextContents();
   assert.deepEqual(ADMIN_PAGES.filter((name) => names.includes(name)), ["Workspaces"]);
@@ -138,6 +141,9 @@ test("shows a manager the workspace, with what managers may change", async () =>
     await until("the role", async () => (await callApi("GET", `/v1/workspaces/${WORKSPACE}/users/${id}`)).role === wanted);
   }
   assert.ok(await role.locator("option", { hasText: "admin" }).isDisabled());
+  await sheet.getByLabel("User to add").fill(email);
+  await sheet.getByRole("button", { name: "Add", exact: true }).click();
+  await sheet.getByLabel(`Role of ${email}`).waitFor();
   assert.deepEqual(faults, []);
   await context.close();
 });
