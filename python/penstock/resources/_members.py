@@ -118,10 +118,10 @@ async def list_candidates(
         inside = select(rows.c.user_id).where(rows.c.workspace_id == session.required_workspace_id)
         conditions = [users.c.id.not_in(inside)]
         if search:
-            named = (users.c[name].icontains(search, autoescape=True) for name in ("email", "first_name", "last_name"))
-            conditions.append(or_(*named))
-        total, found = await USER_RESOURCE.list_page(session, page, conditions)
-        return ListResponse(total, [row_to_struct(Candidate, row) for row in found])
+            columns = (users.c.email, users.c.first_name, users.c.last_name)
+            conditions.append(or_(*(column.icontains(search, autoescape=True) for column in columns)))
+        total, result = await USER_RESOURCE.list_page(session, page, conditions)
+        return ListResponse(total, [row_to_struct(Candidate, row) for row in result])
 
 
 @get(

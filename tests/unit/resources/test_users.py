@@ -90,9 +90,9 @@ def test_manager_of_a_workspace_finds_the_users_who_can_be_added(bootstrapped_ur
         async def find_emails(query: str = "") -> set[str]:
             return {user["email"] for user in (await manager.request_ok("GET", path + query, None, **own))["data"]}
 
-        found = await find_emails()
-        assert "outside@x.test" in found
-        assert found.isdisjoint({"m@x.test", "reader@x.test"})
+        emails = await find_emails()
+        assert "outside@x.test" in emails
+        assert emails.isdisjoint({"m@x.test", "reader@x.test"})
         assert await find_emails("?search=OUTSIDE") == {"outside@x.test"}
         assert await find_emails("?search=%25") == set()
         await manager.request_ok("POST", f"workspaces/{workspace}/users", {"users": [{"id": outside}]}, **own)

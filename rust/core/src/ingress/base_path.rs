@@ -1,5 +1,5 @@
-//! Base path of the gateway. A reverse proxy that serves several programs on one host may keep the path below which it
-//! serves the gateway, so the gateway removes it before it routes the request.
+//! Base path of the gateway. A reverse proxy that serves several programs on one host may keep the path of the gateway
+//! in requests. The gateway removes it before it routes the request.
 
 /// Removes the base path from a request path. Other paths stay as they are, because health checks and programs on the
 /// same machine do not pass the proxy. An empty base path removes nothing.
