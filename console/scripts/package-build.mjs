@@ -1,10 +1,12 @@
 // Compresses the build, checks its size, and copies it to the Python package.
-import { cp, mkdir, readFile, readdir, rm, writeFile } from "node:fs/promises";
+import { mkdir, readFile, readdir, rm, writeFile } from "node:fs/promises";
 import { fileURLToPath } from "node:url";
 import { gzipSync } from "node:zlib";
 
 const BUILD = new URL("../dist/", import.meta.url);
 const PACKAGE = new URL("../../python/penstock/console/", import.meta.url);
+/** Lets the browser request who is signed in while the scripts load. */
+const PRELOAD = '<link rel="preload" as="fetch" crossorigin href="./../v1/auth/self" />';
 const MAX_FIRST_LOAD_BYTES = 90 * 1024;
 const MAX_BUNDLE_BYTES = 400 * 1024;
 
@@ -29,7 +31,8 @@ for (const name of names.filter((one) => !one.startsWith(".vite/"))) {
   const target = new URL(name, PACKAGE);
   await mkdir(new URL(".", target), { recursive: true });
   if (name === "index.html") {
-    await cp(new URL(name, BUILD), target);
+    const document = await readFile(new URL(name, BUILD), "utf8");
+    await writeFile(target, document.replace("</head>", `  ${PRELOAD}\n  </head>`));
   } else {
     const compressed = gzipSync(await readFile(new URL(name, BUILD)), { level: 9 });
     sizes.set(name, compressed.length);

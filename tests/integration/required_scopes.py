@@ -201,6 +201,7 @@ REQUIRED_SCOPES: dict[str, frozenset[frozenset[str]]] = {
         "DELETE /workspaces/{workspace}": "workspaces.delete",
         "GET /workspaces/{workspace}": "workspaces.read",
         "PUT /workspaces/{workspace}": "workspaces.update",
+        "GET /workspaces/{workspace}/candidates": "workspace_users.create",
         "GET /workspaces/{workspace}/users": "workspace_users.list",
         "POST /workspaces/{workspace}/users": "workspace_users.create",
         "DELETE /workspaces/{workspace}/users/{user_id}": "workspace_users.delete",

@@ -96,6 +96,7 @@ MEMBER_FIELDS = {
     "scopes": "list",
     "settings": "table",
 }
+CANDIDATE_FIELDS = dict.fromkeys(("object", "id", "first_name", "last_name", "email"), "text")
 INVITE_FIELDS = {
     **dict.fromkeys(("object", "id", "email", "role", "created_at", "expires_at", "status"), "text"),
     "accepted_at": "text|null",
@@ -206,6 +207,8 @@ READ_ROUTES: list[tuple[str, str, dict[str, str]]] = [
     ("/v1/admin/workspaces/{workspace_id}/users/{user}", "", MEMBER_FIELDS),
     ("/v1/admin/workspaces/{workspace_id}/users", "", LIST_FIELDS),
     ("/v1/workspaces/{workspace_id}/users", "data", MEMBER_FIELDS),
+    ("/v1/workspaces/{workspace_id}/candidates", "", LIST_FIELDS),
+    ("/v1/workspaces/{workspace_id}/candidates", "data", CANDIDATE_FIELDS),
     ("/v1/secret-references/{reference}", "", SECRET_REFERENCE_FIELDS),
     ("/v1/secret-references", "", LIST_FIELDS),
     ("/v1/secret-references", "data", SECRET_REFERENCE_ROW_FIELDS),

@@ -6,8 +6,9 @@ import re
 
 from tests.shape.repository import files_under, read_text
 
-# Files that may send requests: clients of the management API, of the sign-in, of the data plane and of the live tail.
-CLIENTS = {"api.ts", "session.svelte.ts", "key-requests.ts", "log-tail.svelte.ts"}
+# Files that may send requests: clients of the management API, of the sign-in, of the data plane and of the live tail;
+# and the request that is sent before the session is known, whose failure is ignored.
+CLIENTS = {"api.ts", "session.svelte.ts", "key-requests.ts", "log-tail.svelte.ts", "early-figure.ts"}
 REQUEST = re.compile(r"\b(?:fetch\(|new (?:EventSource|XMLHttpRequest|WebSocket)\b)")
 
 

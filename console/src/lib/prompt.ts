@@ -27,6 +27,19 @@ export function readableTemplate(template: string): string {
   return messages ? messages.map((one) => `[${one.role}]\n${one.content}`).join("\n\n") : template;
 }
 
+/** Returns the tool choice of a prompt as text: a word such as `auto`, the JSON of an object, or nothing. */
+export function choiceText(choice: unknown): string {
+  if (choice === null || choice === undefined) return "";
+  return typeof choice === "string" ? choice : JSON.stringify(choice);
+}
+
+/** Returns the tool choice that a text means; raises SyntaxError for an object that is not valid JSON. */
+export function parseChoice(text: string): string | Record<string, never> | null {
+  const trimmed = text.trim();
+  if (trimmed.startsWith("{")) return JSON.parse(trimmed) as Record<string, never>;
+  return trimmed || null;
+}
+
 /** Replaces plain variables by their values. Sections and unknown variables stay. */
 export function fillVariables(text: string, values: Record<string, string>): string {
   return text.replaceAll(/\{\{\{?\s*&?\s*([A-Za-z_][\w.-]*)\s*\}?\}\}/g, (whole, name: string) => values[name] ?? whole);

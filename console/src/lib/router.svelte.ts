@@ -79,11 +79,11 @@ export function setLeaveConfirmation(confirm: (reason: string) => Promise<boolea
   confirmLeave = confirm;
 }
 
-/** Returns false if the user wants to stay with unsaved changes. Otherwise removes all guards. */
-export async function mayLeave(): Promise<boolean> {
-  const reason = unsavedReason();
+/** Returns false if the user wants to stay with unsaved changes. Otherwise removes the guards of what is left. */
+export async function mayLeave(left = [...guards]): Promise<boolean> {
+  const reason = left.map((guard) => guard()).find(Boolean);
   if (reason && !(await confirmLeave(reason))) return false;
-  guards.clear();
+  for (const guard of left) guards.delete(guard);
   return true;
 }
 
@@ -128,10 +128,15 @@ export function setQuery(values: Query, options: { push?: boolean } = {}): void 
   readLocation();
 }
 
-/** Returns true if the browser has left the page, or the form of a new object on it. */
-function hasLeft(): boolean {
+/** Parameters of the address that open a form over the page, and name what it edits. */
+const FORM_PARAMS = ["new", "create", "edit", "access", "label"];
+
+/** Returns the guards of what the browser has left: those of the page, or the newest one, of a form over the page. */
+function leftGuards(): (() => string)[] {
   const [shown, wanted] = [new URL(shownAt), new URL(location.href)];
-  return shown.pathname !== wanted.pathname || (shown.searchParams.has("new") && !wanted.searchParams.has("new"));
+  if (shown.pathname !== wanted.pathname) return [...guards];
+  const isFormLeft = (name: string): boolean => shown.searchParams.has(name) && shown.searchParams.get(name) !== wanted.searchParams.get(name);
+  return FORM_PARAMS.some(isFormLeft) ? [...guards].slice(-1) : [];
 }
 
 /** Follows the browser's history and clicks on links of the console. */
@@ -139,9 +144,10 @@ export function startRouter(): void {
   readLocation();
   addEventListener("popstate", async () => {
     const wanted = location.href;
-    if (hasLeft() && unsavedReason()) {
+    const left = leftGuards();
+    if (left.some((guard) => guard())) {
       history.pushState(null, "", shownAt);
-      if (!(await mayLeave())) return;
+      if (!(await mayLeave(left))) return;
       history.replaceState(null, "", wanted);
     }
     readLocation();

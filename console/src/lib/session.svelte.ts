@@ -1,6 +1,7 @@
 // The session: who is signed in and what this user may do. A request that finds the session expired waits for a new
 // sign-in of the same user and is then repeated. The page never continues as another user.
 import type { components } from "../api/schema";
+import { rememberSight } from "./early-figure";
 import { ApiError, messageOf, parseError } from "./errors";
 import { apiUrl } from "./paths";
 import { dropUnsaved } from "./router.svelte";
@@ -94,7 +95,8 @@ function isSameCaller(one: Self, other: Self): boolean {
 
 /** Returns who is signed in, or null if nobody is. */
 async function fetchSelf(): Promise<Self | null> {
-  const response = await fetch(apiUrl("v1/auth/self"), { headers: { accept: "application/json" } });
+  // Without headers of its own, so that the first request takes the response that the document has preloaded.
+  const response = await fetch(apiUrl("v1/auth/self"));
   if (response.ok) return (await readBody(response)) as Self;
   if (response.status === 401) return null;
   throw parseError(response.status, await readBody(response));
@@ -129,6 +131,7 @@ export async function loadSelf(): Promise<void> {
   try {
     const found = await fetchSelf();
     if (found) acceptSelf(found);
+    else rememberSight(false);
     session.failure = "";
   } catch (error) {
     session.failure = error instanceof ApiError ? error.message : "the gateway cannot be reached";
@@ -183,6 +186,7 @@ export async function signOut(): Promise<void> {
   const found = await fetchSelf();
   await fetch(apiUrl("v1/auth/sessions"), { method: "DELETE", headers: csrfHeaders(found) });
   session.self = null;
+  rememberSight(false);
   location.assign(apiUrl("console/"));
 }
 

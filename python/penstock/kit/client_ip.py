@@ -74,8 +74,8 @@ def is_behind_tls(settings: Settings, request: Request[Any, Any, Any]) -> bool:
 
 def public_base_url(settings: Settings, request: Request[Any, Any, Any]) -> str:
     """Returns the gateway's URL as clients see it, without a trailing slash. Uses the configured public URL, else the
-    request's host.
+    request's host and the base path.
     """
     host = request.headers.get("host", f"{settings.bind_address}:{settings.server.port}")
     scheme = "https" if is_behind_tls(settings, request) else "http"
-    return settings.server.public_url.rstrip("/") or f"{scheme}://{host}"
+    return settings.server.public_url.rstrip("/") or f"{scheme}://{host}{settings.server.base_path}"

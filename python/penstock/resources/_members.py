@@ -9,17 +9,25 @@ from litestar import delete, get, post, put
 from litestar.di import NamedDependency
 from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import Meta
-from sqlalchemy import select
+from sqlalchemy import or_, select
 
 from penstock.authorization import require_scopes, role_rank
 from penstock.kit.compat import SHOWN_OPTION
 from penstock.kit.numbered_pages import PageRequest
 from penstock.kit.route_parameters import EmailFilter, IdOrSlug
+from penstock.kit.shared_fields import Email, FirstName, Id, LastName, ObjectType
 from penstock.kit.tenant_session import RequestContext
 from penstock.organisation import members
 from penstock.organisation.invites import cancel_invites_of
-from penstock.organisation.members import MEMBER_RESOURCE, KeepServiceKeys, Member, NewMember, Role
-from penstock.schemas import EmptyResponse, ListResponse
+from penstock.organisation.members import (
+    MEMBER_RESOURCE,
+    USER_RESOURCE,
+    KeepServiceKeys,
+    Member,
+    NewMember,
+    Role,
+)
+from penstock.schemas import EmptyResponse, ListResponse, row_to_struct
 from penstock.store.tables import members as rows
 from penstock.store.tables import users
 
@@ -39,7 +47,23 @@ class UpdateMember(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     role: Role
 
 
+class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+    """A user of the organisation who is not a member of the workspace."""
+
+    id: Id
+    email: Email
+    first_name: FirstName
+    last_name: LastName
+    object: ObjectType = "user"
+
+
 RoleParam = Annotated[Role | None, QueryParameter(description="only members with this role")]
+CandidateFilter = Annotated[
+    str | None,
+    QueryParameter(
+        max_length=255, description="part of the e-mail address or of a name, ignoring the case of ASCII letters"
+    ),
+]
 
 
 @post(
@@ -73,6 +97,31 @@ async def list_members(
     async with context.read_session(workspace) as session:
         total, result = await MEMBER_RESOURCE.list_page(session, page, conditions)
         return ListResponse(total, await members.load_members(session, result))
+
+
+@get(
+    "/{workspace:str}/candidates",
+    guards=[require_scopes("workspace_users.create")],
+    summary="List users who can be added",
+    tags=TAGS,
+)
+async def list_candidates(
+    workspace: IdOrSlug,
+    context: NamedDependency[RequestContext],
+    page: NamedDependency[PageRequest],
+    search: CandidateFilter = None,
+) -> ListResponse[Candidate]:
+    """Lists the users of the organisation who are not members of a workspace, so that managers of the workspace can
+    add them.
+    """
+    async with context.read_session(workspace) as session:
+        inside = select(rows.c.user_id).where(rows.c.workspace_id == session.required_workspace_id)
+        conditions = [users.c.id.not_in(inside)]
+        if search:
+            columns = (users.c.email, users.c.first_name, users.c.last_name)
+            conditions.append(or_(*(column.icontains(search, autoescape=True) for column in columns)))
+        total, result = await USER_RESOURCE.list_page(session, page, conditions)
+        return ListResponse(total, [row_to_struct(Candidate, row) for row in result])
 
 
 @get(
@@ -132,4 +181,4 @@ async def remove_member(
         return EmptyResponse()
 
 
-routes = [add_members, list_members, get_member, update_member, remove_member]
+routes = [add_members, list_members, list_candidates, get_member, update_member, remove_member]

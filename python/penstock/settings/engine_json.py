@@ -21,6 +21,7 @@ def encode_engine_settings(settings: Settings, worker: int) -> bytes:
             "worker": worker,
             "workers": settings.server.workers,
             "port": settings.server.port,
+            "base_path": settings.server.base_path,
             "header_timeout_ms": settings.server.header_timeout_ms,
             "header_bytes": settings.server.header_bytes,
             "keep_alive_ms": settings.server.keep_alive_ms,

@@ -68,6 +68,12 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
             description="base URL at which people reach the gateway, such as `https://ai.example.com`; default: the URL of the request"
         ),
     ] = ""
+    base_path: Annotated[
+        str,
+        Meta(
+            description="path below which a reverse proxy serves the gateway, if the proxy keeps it in requests, such as `/tools/gateway`"
+        ),
+    ] = ""
     run_dir: Annotated[
         str,
         Meta(description="private folder for the sockets between the processes; default: a new one, removed at exit"),

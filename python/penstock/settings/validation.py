@@ -28,6 +28,12 @@ if TYPE_CHECKING:
 REDIS_SCHEMES = ("redis://", "rediss://", "redis+unix://", "unix://")
 BUCKET_SCHEME = "s3://"
 HEADER_PREFIX_PATTERN = re.compile(r"x-[a-z0-9-]+-", re.IGNORECASE)
+# Segments of letters, digits and a few signs. The first one is none of the gateway's own paths, because a request
+# without the base path would lose it.
+BASE_PATH_PATTERN = re.compile(
+    r"(?!/(?:v\d+(?:alpha|beta)?\d*|console|guardrail|health|internal|live|metrics|model|openai|ready|schema|upload)(?:/|$))"
+    r"(?:/(?!\.+(?:/|$))[A-Za-z0-9._~-]+)+"
+)
 
 
 def validate_settings(settings: Settings) -> Iterator[Problem]:
@@ -43,6 +49,7 @@ def validate_settings(settings: Settings) -> Iterator[Problem]:
             yield Problem(
                 "security.header_aliases", f"{prefix!r} is not allowed: expected a prefix such as `x-portkey-`"
             )
+    yield from _validate_base_path(settings.server.base_path)
     for network in settings.security.trusted_proxies:
         if not _is_ip_network(network):
             message = f"{network!r} is not allowed: expected an address or a network such as `10.0.0.0/8`"
@@ -76,6 +83,15 @@ def _find_missing_extras(settings: Settings) -> Iterator[Problem]:
     for path, (extra, is_needed) in needed.items():
         if is_needed and (subject := find_missing_extra(extra)):
             yield Problem(path, subject)
+
+
+def _validate_base_path(base_path: str) -> Iterator[Problem]:
+    if base_path and not BASE_PATH_PATTERN.fullmatch(base_path):
+        message = (
+            f"{base_path!r} is not allowed: expected a path such as `/tools/gateway`, without a slash at its end, "
+            "which does not begin like a path of the gateway itself"
+        )
+        yield Problem("server.base_path", message)
 
 
 def _is_ip_network(text: str) -> bool:

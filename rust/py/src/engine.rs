@@ -22,7 +22,7 @@ use penstock_core::{
     error::Problem,
     gateway_state::GatewayState,
     guardrails,
-    ingress::{Request, client_sdk, message::RequestHead},
+    ingress::{Request, base_path::strip_base_path, client_sdk, message::RequestHead},
     limits::{counter::RecordedUsage, node_counters::NodeCounters},
     process::{
         preempt, secret,
@@ -110,7 +110,7 @@ impl Engine {
         on_writable: Py<PyAny>,
     ) -> PyResult<WebSocketHandle> {
         let mut head = scope::parse_websocket_head(scope)?;
-        self.read_peer(scope, &mut head);
+        self.complete_head(scope, &mut head);
         let jobs = self.job_runner()?;
         let under_way = jobs.track_request(scope);
         let addresses = peer::connection_addresses(scope);
@@ -212,7 +212,7 @@ impl Engine {
 
     fn begin_request(&self, scope: &Bound<'_, PyDict>, proto: Py<PyAny>, done: Option<Py<PyAny>>) -> PyResult<()> {
         let mut head = scope::parse_head(scope)?;
-        self.read_peer(scope, &mut head);
+        self.complete_head(scope, &mut head);
         let expected = scope::expected_body(scope, &head)?;
         let jobs = self.job_runner()?;
         let exchange = Exchange::new(proto, scope.clone().unbind(), done);
@@ -224,8 +224,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Adds the address of the connection's peer if the request needs it.
-    fn read_peer(&self, scope: &Bound<'_, PyDict>, head: &mut RequestHead) {
+    /// Removes the base path, and adds the address of the connection's peer if the request needs it.
+    fn complete_head(&self, scope: &Bound<'_, PyDict>, head: &mut RequestHead) {
+        strip_base_path(&mut head.path, &self.state.settings.base_path);
         if self.state.needs_peer(&head.path) {
             head.peer_ip = peer::client_address(scope).map(|(address, _)| address.ip());
         }

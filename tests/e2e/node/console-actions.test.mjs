@@ -5,7 +5,7 @@ import { test } from "node:test";
 
 import { callApi, expectCount, expectText, openAsUser, openPage, openSignedIn, openTab, PASSWORD, recordBodies, sendChat, settle, until } from "./console-kit.mjs";
 
-const { CONFIG, GATEWAY, KEY, WORKSPACE } = process.env;
+const { BASE_PATH, CONFIG, GATEWAY, KEY, WORKSPACE } = process.env;
 const HOUR_MS = 3_600_000;
 const NO_GUARDRAILS = { input_guardrails: null, output_guardrails: null };
 
@@ -223,7 +223,7 @@ test("leads from an accepted invitation to the console", async () => {
   await page.getByLabel(/^Password/).fill(PASSWORD);
   await page.getByRole("button", { name: "Accept" }).click();
   await page.getByRole("link", { name: "Sign in to the console" }).click();
-  assert.equal(page.url(), `${GATEWAY}/console/`);
+  assert.equal(page.url(), `${GATEWAY}${BASE_PATH}/console/`);
   await page.getByRole("button", { name: "Password" }).click();
   await page.locator("input[name=email]").fill(email);
   await page.locator("input[name=password]").fill(PASSWORD);

@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { callApi, expectCount, openPage, openSignedIn, openTab, replaceResponses, sendChat, settle, streamText, until } from "./console-kit.mjs";
+import { callApi, expectCount, followLink, openPage, openSignedIn, openTab, replaceResponses, sendChat, settle, streamText, until } from "./console-kit.mjs";
 
 const { GATEWAY, KEY, LOG, WORKSPACE } = process.env;
 const MAX_DOM_ROWS = 300;
@@ -74,11 +74,11 @@ test("shows hostile names and texts as text", async () => {
   const { page, context, faults } = await openSignedIn(`configs/${config.id}`);
   await page.getByRole("heading", { name: "<img src=x" }).waitFor();
   for (const path of ["configs", "logs", "traces", "analytics?group=metadata.team", "analytics?group=users", "overview", `configs?find=${encodeURIComponent("<img")}`]) {
-    await openPage(page, path);
+    await followLink(page, path);
   }
   await until("the log", () => callApi("GET", `/v1/logs/${id}?workspace_slug=*`));
   for (const query of ["", "?tab=request", "?tab=response", "?tab=raw"]) {
-    await openPage(page, `logs/${id}${query}`);
+    await followLink(page, `logs/${id}${query}`);
     await page.locator("dialog .tabs").waitFor();
   }
   assert.equal(await page.evaluate(() => window.broken), undefined);
@@ -126,7 +126,7 @@ test("loads all groups of analytics, and links them to their logs", async () => 
   // Two pages of the table and two of the file: the pages of each have the same times.
   assert.deepEqual([bounds.length, new Set(bounds).size], [4, 2]);
   assert.ok(bounds.every((one) => !one.includes("null")));
-  for (const metric of ["status-codes", "rescued", "guardrails", "cache-latency"]) await openPage(page, `analytics?metric=${metric}`);
+  for (const metric of ["status-codes", "rescued", "guardrails", "cache-latency"]) await followLink(page, `analytics?metric=${metric}`);
   assert.deepEqual(faults, []);
   await context.close();
 });

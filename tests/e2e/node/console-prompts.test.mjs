@@ -141,6 +141,73 @@ test("keeps prompts in a tree of collections, and moves one", async () => {
   await callApi("DELETE", `/v1/workspaces/${id}`, { name: "Collected", force_delete: true });
 });
 
+test("adds, renames, protects and deletes a label", async () => {
+  const { id, slug } = await callApi("POST", "/v1/workspaces", { name: "Labelled" });
+  const { page, context, faults } = await openSignedIn(`prompts?ws=${slug}`);
+  await page.getByRole("button", { name: "Labels" }).click();
+  const item = (name) => page.getByRole("list", { name: "Labels" }).getByRole("listitem").filter({ hasText: name });
+  await item("production").getByText("built in").waitFor();
+  await expectCount(page.getByRole("button", { name: "Delete production" }), 0);
+  await page.getByRole("button", { name: "Add a label" }).click();
+  const form = page.getByRole("dialog", { name: "Add a label" });
+  await form.getByLabel(/^Name/).fill("canary");
+  await form.getByLabel("Meaning").fill("one request of a hundred");
+  await form.getByRole("button", { name: "Add", exact: true }).click();
+  await item("canary").getByText("one request of a hundred").waitFor();
+  await page.getByRole("button", { name: "Edit canary" }).click();
+  const sheet = page.getByRole("dialog", { name: "canary" });
+  const sent = await recordBodies(page);
+  await sheet.getByLabel(/^Name/).fill("early");
+  await sheet.getByLabel("Colour").fill("#b91c1c");
+  await sheet.getByLabel("Protected:").check();
+  await sheet.getByRole("button", { name: "Save", exact: true }).click();
+  await item("early").getByText("protected").waitFor();
+  const [put] = sent.filter((one) => one.method === "PUT");
+  assert.deepEqual(JSON.parse(put.body), { name: "early", color_code: "#b91c1c", protected: true });
+  assert.ok(put.ifMatch);
+  await page.getByRole("button", { name: "Delete early" }).click();
+  await page.getByRole("dialog", { name: "Delete label" }).getByRole("button", { name: "Delete" }).click();
+  await expectCount(item("early"), 0);
+  assert.deepEqual(faults, []);
+  await context.close();
+  await callApi("DELETE", `/v1/workspaces/${id}`, { name: "Labelled", force_delete: true });
+});
+
+test("edits tools and a raw template of a prompt, and archives it", async () => {
+  const { page, context, faults } = await openSignedIn("prompts?new=1");
+  const form = page.getByRole("dialog", { name: "Create a prompt" });
+  await form.getByLabel("Name", { exact: true }).fill("With tools");
+  await form.getByLabel("Slug").fill("with-tools");
+  await form.getByLabel("Provider").selectOption("mock-main");
+  await form.getByRole("button", { name: "Create" }).click();
+  await page.getByRole("heading", { name: "With tools" }).waitFor();
+  await settle(page);
+  const sent = await recordBodies(page);
+  await page.getByText("Tools", { exact: true }).click();
+  const tools = [{ type: "function", function: { name: "get_weather", parameters: { type: "object" } } }];
+  await page.getByLabel("Tools", { exact: true }).fill(JSON.stringify(tools));
+  await page.getByLabel("Tool choice").fill("required");
+  await page.getByLabel("Raw template").check();
+  const template = '[{{#name}}{"role": "system", "content": "Greet {{name}}"},{{/name}} {"role": "user", "content": "Hello"}]';
+  await page.getByLabel("Template", { exact: true }).fill(template);
+  await page.getByRole("button", { name: "Save as a new version" }).click();
+  await page.getByText("Requests use version 1.").waitFor();
+  const [put] = sent.filter((one) => one.method === "PUT").map((one) => JSON.parse(one.body));
+  assert.deepEqual(put, { patch: true, string: template, is_raw_template: true, tools, tool_choice: "required" });
+  const saved = await callApi("GET", `/v1/prompts/with-tools?workspace_id=${WORKSPACE}`);
+  assert.deepEqual([saved.tools, saved.tool_choice, saved.is_raw_template], [tools, "required", true]);
+
+  await page.getByRole("button", { name: "Archive" }).click();
+  await page.getByRole("dialog", { name: "Archive prompt" }).getByRole("button", { name: "Archive" }).click();
+  await page.getByText("It is archived: requests that use it fail.").waitFor();
+  await page.getByRole("button", { name: "Restore" }).click();
+  await expectCount(page.getByText("It is archived: requests that use it fail."), 0);
+  assert.equal((await callApi("GET", `/v1/prompts/${saved.id}`)).status, "active");
+  assert.deepEqual(faults, []);
+  await context.close();
+  await callApi("DELETE", `/v1/prompts/${saved.id}`);
+});
+
 test("shares a prompt with one workspace, which lists it, and ends the sharing", async () => {
   const { id, slug } = await callApi("POST", "/v1/workspaces", { name: "Borrower" });
   const string = JSON.stringify([{ role: "user", content: "Greet" }]);

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { openPage, openSignedIn } from "./console-kit.mjs";
+import { followLink, openPage, openSignedIn } from "./console-kit.mjs";
 
 const { CONFIG, GUARDRAIL, INTEGRATION, KEY_ID, LOG, POLICY, PROVIDER, SECRET, WORKSPACE } = process.env;
 const SHEETS = [
@@ -21,10 +21,13 @@ function watchFocus(selector) {
   const controls = [...dialog.querySelectorAll(selector)].filter((one) => one.checkVisibility() && one.tabIndex >= 0 && !one.closest("fieldset[disabled]"));
   window.focused = new Set();
   window.outside = [];
-  addEventListener("focusin", ({ target }) => {
+  window.watch?.abort();
+  window.watch = new AbortController();
+  const record = ({ target }) => {
     if (controls.includes(target)) window.focused.add(target);
     else if (!dialog.contains(target)) window.outside.push(target.outerHTML.slice(0, 120));
-  });
+  };
+  addEventListener("focusin", record, { signal: window.watch.signal });
   return controls.length;
 }
 
@@ -45,11 +48,12 @@ test("reaches every control of every sheet by Tab, and closes it by Esc", async 
   const { page, context, faults } = await openSignedIn("", undefined, { reducedMotion: "reduce" });
   const problems = [];
   for (const path of SHEETS) {
-    await openPage(page, path);
+    await followLink(page, path);
     await page.locator("dialog[open]").waitFor();
     problems.push(...(await walk(page, path)));
     const nameless = await page.locator("dialog[open]").evaluate((dialog) => [...dialog.querySelectorAll("button, input, select, textarea")].filter((one) => !(one.labels?.length || one.getAttribute("aria-label") || one.textContent.trim() || one.title)).map((one) => one.outerHTML.slice(0, 100)));
     problems.push(...nameless.map((html) => `${path}: no name ${html}`));
+    await page.evaluate(() => window.watch.abort());
     await page.locator("dialog[open] h2").first().click();
     await page.keyboard.press("Escape");
     await page.locator("dialog[open]").waitFor({ state: "detached" }).catch(() => problems.push(`${path}: Esc does not close`));

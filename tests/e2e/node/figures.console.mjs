@@ -12,27 +12,31 @@ const BODY_CHARS = 20 * 1024 * 1024;
 const MAX_TASK_MS = 50;
 const ROUNDS = 3;
 
-test("is usable soon on a slow processor", async (context_) => {
+test("shows the first figure of the overview soon on a slow processor", async (context_) => {
   const { page, context } = await openSignedIn();
   await context.addInitScript(() => {
     const observer = new MutationObserver(() => {
-      if (!document.querySelector("nav .pages a") || !document.querySelector("main h1")) return;
-      window.usableAt ??= performance.now();
+      if (document.querySelector("nav .pages a") && document.querySelector("main h1")) window.framedAt ??= performance.now();
+      // A tile has a value as soon as its figure has arrived.
+      if (!/\d/.test(document.querySelector("main a.panel b")?.textContent ?? "")) return;
+      window.usableAt = performance.now();
       observer.disconnect();
     });
-    observer.observe(document, { childList: true, subtree: true });
+    observer.observe(document, { childList: true, subtree: true, characterData: true });
   });
   const session = await context.newCDPSession(page);
   await session.send("Emulation.setCPUThrottlingRate", { rate: THROTTLE });
   const times = [];
+  const frames = [];
   for (let load = 0; load < LOADS; load += 1) {
     await page.goto(`${GATEWAY}/console/overview`);
-    await page.waitForSelector("main h1");
+    await page.waitForFunction(() => window.usableAt);
     times.push(await page.evaluate(() => window.usableAt));
+    frames.push(await page.evaluate(() => window.framedAt));
   }
   const best = Math.min(...times);
-  context_.diagnostic(`usable after ${Math.round(best)} ms at best (${times.map(Math.round).join(", ")})`);
-  assert.ok(best <= MAX_USABLE_MS, `usable after ${best} ms`);
+  context_.diagnostic(`first figure after ${Math.round(best)} ms at best (${times.map(Math.round).join(", ")}); frame after ${Math.round(Math.min(...frames))} ms`);
+  assert.ok(best <= MAX_USABLE_MS, `first figure after ${best} ms`);
   await context.close();
 });
 

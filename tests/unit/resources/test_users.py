@@ -78,6 +78,33 @@ def test_org_admin_has_keys_in_every_workspace_until_demoted(bootstrapped_url: S
     run_scenario(bootstrapped_url, scenario)
 
 
+def test_manager_of_a_workspace_finds_the_users_who_can_be_added(bootstrapped_url: Secret):
+    async def scenario(api: ManagementClient) -> None:
+        workspace, other = [(await api.create_workspace())["id"] for _ in range(2)]
+        await api.create_user("m@x.test", workspaces=[{"id": workspace, "role": "manager"}])
+        await api.create_user("reader@x.test", workspaces=[{"id": workspace, "role": "member"}])
+        outside = await api.create_user("outside@x.test", workspaces=[{"id": other, "role": "member"}])
+        manager, own = await sign_in(api, {"email": "m@x.test", "password": PASSWORD})
+        path = f"workspaces/{workspace}/candidates"
+
+        async def find_emails(query: str = "") -> set[str]:
+            return {user["email"] for user in (await manager.request_ok("GET", path + query, None, **own))["data"]}
+
+        emails = await find_emails()
+        assert "outside@x.test" in emails
+        assert emails.isdisjoint({"m@x.test", "reader@x.test"})
+        assert await find_emails("?search=OUTSIDE") == {"outside@x.test"}
+        assert await find_emails("?search=%25") == set()
+        await manager.request_ok("POST", f"workspaces/{workspace}/users", {"users": [{"id": outside}]}, **own)
+        assert "outside@x.test" not in await find_emails()
+        reader, fields = await sign_in(api, {"email": "reader@x.test", "password": PASSWORD})
+        status, response, _ = await reader("GET", path, **fields)
+        assert (status, "workspace_users.create" in str(response)) == (403, True)
+        assert (await manager("GET", f"workspaces/{other}/candidates", **own))[0] in {403, 404}
+
+    run_scenario(bootstrapped_url, scenario)
+
+
 def test_service_keys_cannot_outlive_their_user_by_a_request_of_that_user(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         workspace = (await api.create_workspace())["id"]

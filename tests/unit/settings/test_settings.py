@@ -199,6 +199,7 @@ def test_engine_receives_its_settings(tmp_path: Path, monkeypatch: pytest.Monkey
         "workers": Server().workers,
         "port": 8787,
         "header_timeout_ms": 10_000,
+        "base_path": "",
         "header_bytes": 65_536,
         "keep_alive_ms": 75_000,
         "request_timeout_ms": 300_000,
@@ -279,7 +280,7 @@ def parse_rust_literal(expression: str) -> object:
     plain = re.sub(r'(".*")\.to_owned\(\)', r"\1", expression).removeprefix("vec!")
     if re.fullmatch(r"[\d_ *]+", plain):
         return math.prod(int(factor) for factor in plain.split("*"))
-    return json.loads({"None": "null", "Vec::new()": "[]"}.get(plain, plain))
+    return json.loads({"None": "null", "Vec::new()": "[]", "String::new()": '""'}.get(plain, plain))
 
 
 def engine_defaults(struct: str) -> dict[str, object]:
@@ -324,6 +325,20 @@ def test_header_lists_use_their_environment_names():
     assert reported["headers_to_metadata"] == ["X-Team", "x-user"]
     assert reported["sensitive_headers"] == ["x-private"]
     assert load_settings(None, {"GATEWAY_HEADER_ALIASES": ""}).security.header_aliases == ()
+
+
+@pytest.mark.parametrize("path", ["/gw", "/tools/gateway", "/a.b/~c_d-1", "/v1x/console"])
+def test_base_path_is_the_beginning_of_a_path(path: str):
+    environ = {"PENSTOCK_SERVER_BASE_PATH": path}
+    assert json.loads(encode_engine_settings(load_settings(None, environ), 1))["base_path"] == path
+
+
+@pytest.mark.parametrize(
+    "path", ["gw", "/", "/gw/", "//gw", "/a b", "/a%20b", "/../gw", "/gw/.", "/v1", "/v1beta/gw", "/console"]
+)
+def test_base_path_cannot_be_ambiguous_or_one_of_the_gateway(path: str):
+    with pytest.raises(SettingsError, match=r"server\.base_path: .* is not allowed: expected a path such as"):
+        load_settings(None, {"PENSTOCK_SERVER_BASE_PATH": path})
 
 
 @pytest.mark.parametrize("prefix", ["x-portkey", "portkey-", "x-", "x-a b-", "authorization"])

@@ -58,7 +58,7 @@ pub(crate) async fn forward_request(
         incoming = Box::pin(normalise::normalise_response(normaliser, incoming, &mut deadline)).await?;
     }
     if operation == Operation::Proxy {
-        upload_url::rewrite_upload_url(client_request, target, &mut incoming.head.headers);
+        upload_url::rewrite_upload_url(client_request, target, &state.settings.base_path, &mut incoming.head.headers);
     }
     let format = response_api_format(client_request, target);
     if target.inspects_stream && format == ApiFormat::Anthropic && delivery::can_inspect_events(&incoming) {

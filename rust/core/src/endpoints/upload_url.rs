@@ -13,10 +13,12 @@ use crate::{
 const UPLOAD_URL_HEADER: &str = "x-goog-upload-url";
 
 /// Rewrites the upload URL in the headers of a response, if the request belongs to an upload. The URL gets a token if
-/// the gateway can verify it later. Otherwise the client must send its gateway key.
+/// the gateway can verify it later. Otherwise the client must send its gateway key. `base_path` is the path below which
+/// a proxy serves the gateway.
 pub(crate) fn rewrite_upload_url(
     client_request: &ClientRequest<'_>,
     target: &Target<'_>,
+    base_path: &str,
     response_headers: &mut Headers,
 ) {
     if !route::is_upload_path(client_request.route.path) {
@@ -28,7 +30,7 @@ pub(crate) fn rewrite_upload_url(
         let token =
             target.saved_provider.and_then(|saved| upload_token::sign_upload(&target.caller, saved, path, query));
         let scheme = if fields.get_str("x-forwarded-proto") == Some("https") { "https" } else { "http" };
-        let mut url = format!("{scheme}://{}{path}", fields.get_str("host")?);
+        let mut url = format!("{scheme}://{}{base_path}{path}", fields.get_str("host")?);
         let signed = token.map(|token| format!("{TOKEN_PARAM}={token}"));
         for (index, part) in
             [query, signed.as_deref().unwrap_or_default()].iter().filter(|part| !part.is_empty()).enumerate()

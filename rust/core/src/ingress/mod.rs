@@ -1,5 +1,6 @@
-//! Parsing of a client request: route, headers, body, trace context.
+//! Parsing of a client request: base path, route, headers, body, trace context.
 
+pub mod base_path;
 pub mod client_sdk;
 pub mod control_headers;
 pub mod head_validation;

@@ -19,6 +19,8 @@ pub struct Settings {
     /// Port where clients connect, and how long a client may take to send a request head. Port 0 disables this check.
     pub port: u16,
     pub header_timeout_ms: u64,
+    /// Path that a proxy keeps in front of the gateway's own paths, such as `/tools/gateway`; empty for none.
+    pub base_path: String,
     /// Maximum bytes of a request head.
     pub header_bytes: usize,
     /// How long an idle connection is kept open between requests.
@@ -183,6 +185,7 @@ impl Default for Settings {
             workers: 1,
             port: 0,
             header_timeout_ms: 10_000,
+            base_path: String::new(),
             header_bytes: 65_536,
             keep_alive_ms: 75_000,
             request_timeout_ms: 300_000,
