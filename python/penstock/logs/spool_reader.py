@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 import msgspec
 
+from penstock.engine import mask_body_secrets
 from penstock.logs import spool_format as spool
 from penstock.logs.batch import Position
-from penstock.logs.body_masks import mask_secrets
 from penstock.logs.spool_writer import list_segments, read_boot_id, read_process_start, segment_name
 
 if TYPE_CHECKING:
@@ -151,9 +151,9 @@ class WriterReader:
             self.dropped_bodies += 1
             return {}
         bodies = {kind: b"".join(parts) for kind, parts in chunks.items()}
-        # The engine masks the bodies of requests that it has complete. Others arrive in pieces, and responses may
+        # The edge masks the bodies of requests that it has complete. Others arrive in pieces, and responses may
         # repeat what the client sent.
-        return {kind: mask_secrets(body) for kind, body in bodies.items()}
+        return {kind: mask_body_secrets(body) or body for kind, body in bodies.items()}
 
     def release_old_bodies(self) -> None:
         """Drops bodies in segments that are far behind, so that long requests do not prevent the deletion of

@@ -18,7 +18,6 @@ from penstock.errors import StartupError
 from penstock.logs import spool_format as spool
 from penstock.logs import spool_reader as module
 from penstock.logs.batch import Position
-from penstock.logs.body_masks import mask_secrets
 from penstock.logs.spool_reader import (
     KILLED,
     BudgetReader,
@@ -96,18 +95,8 @@ SECRET_TOOL = b'"tools":[{"type":"mcp","authorization":"C-1","headers":{"X-Key":
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
-        (
-            b'event: response.created\r\ndata: {"response":{%s}}\r\n\r\ndata: [DONE]\r\n\r\n' % SECRET_TOOL,
-            b"data: [DONE]",
-        ),
-        (b'data: {"text":"a"}\n\ndata: {"response":{%s,"id":"cut' % SECRET_TOOL, b'"id":"cut'),
         (b'data: {%s}\n\ndata: {"response":{%s,"id":"cut' % (SECRET_TOOL, SECRET_TOOL), b'"id":"cut'),
         (b'{%s,"input":"cut' % SECRET_TOOL, b'"input":"cut'),
-        (b'{"input":"first",%s' % SECRET_TOOL[:-40], b'"input":"first"'),
-        (b'{"input":"first","mcp_servers":[{"authorization_token":"C-1\\', b'"authorization_token":"***'),
-        (b'{"input":"first","data_sources":[{"authentication":{"type":"key","key":"C-1', b'"authentication":{'),
-        (b'{"input":"first","client_secret":{"value":"C-1","expires_at":1},"text":"cut', b'"text":"cut'),
-        (b'{"id":1,"body":{%s}}\n{"id":2,"body":{%s}}' % (SECRET_TOOL, SECRET_TOOL), b'"id":2'),
     ],
 )
 def test_secrets_are_masked_in_streams_and_cut_bodies(tmp_path: Path, body: bytes, expected: bytes):
@@ -123,19 +112,6 @@ def test_secrets_are_masked_in_streams_and_cut_bodies(tmp_path: Path, body: byte
     assert expected in stored
     reader.close()
     writer.close()
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b'{"tools":[{"function":{"parameters":{"default":{"api_key":"none"}}}}]}',
-        b'data: {"text":"my \\"authorization\\": \\"none\\""}\n\n',
-        b'{"input":"my \\"api_key\\": \\"none',
-        b"the secret",
-    ],
-)
-def test_bodies_without_secrets_stay_as_they_are(body: bytes):
-    assert mask_secrets(body) == body
 
 
 def test_segments_are_private_and_rotate_by_size(tmp_path: Path):
