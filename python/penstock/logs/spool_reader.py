@@ -152,8 +152,11 @@ class WriterReader:
             return {}
         bodies = {kind: b"".join(parts) for kind, parts in chunks.items()}
         # The edge masks the bodies of requests that it has complete. Others arrive in pieces, and responses may
-        # repeat what the client sent.
-        return {kind: mask_body_secrets(body) or body for kind, body in bodies.items()}
+        # repeat what the client sent. Of a head, the edge has masked the headers that may not be shown.
+        return {
+            kind: body if kind == spool.UPSTREAM_HEAD else mask_body_secrets(body) or body
+            for kind, body in bodies.items()
+        }
 
     def release_old_bodies(self) -> None:
         """Drops bodies in segments that are far behind, so that long requests do not prevent the deletion of

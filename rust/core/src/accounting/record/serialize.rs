@@ -270,7 +270,7 @@ fn write_full_record(
             line.object("request_headers", |fields| {
                 write_masked_headers(
                     fields,
-                    &record.head.headers,
+                    record.head.headers.iter(),
                     &[&record.log.masked_headers, &record.sink.sensitive_headers],
                     &record.sink.control_prefixes,
                 );
