@@ -20,6 +20,7 @@ from penstock.logs import spool_reader as module
 from penstock.logs.batch import Position
 from penstock.logs.spool_reader import (
     KILLED,
+    UNAMENDED,
     BudgetReader,
     RecordReader,
     SpoolEvent,
@@ -431,6 +432,30 @@ def mixed_frames() -> list[NewFrame]:
         *(frame(kind, 7, flags=spool.REFUSED) for kind in (spool.BEGIN, spool.END)),
         *(frame(kind, 8) for kind in (spool.BEGIN, spool.END)),
     ]
+
+
+def test_record_without_its_amendment_is_reported_when_the_writer_exited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    writer = SpoolWriter(str(tmp_path), "edge-1", "n")
+    frames = [request_frames(number) for number in (1, 2)]
+    writer.append(frame for request in frames for frame in [*request[:-1], request[-1]._replace(flags=8)])
+    reader = make_reader(tmp_path)
+    assert [event.kind for event in read_all(reader)] == [spool.END, spool.END]
+    writer.append([NewFrame(spool.AMEND, make_id(2), b"{}")])
+    # Only the segments of a record that waits for its amendment are needed.
+    assert reader.first_needed_segment == list_segments(tmp_path / "edge-1")[0]
+    position = reader.position
+    monkeypatch.setattr(module, "_is_running", lambda _pid: False)
+    # A restarted process finds out, too, from the frames before its position.
+    for again in (reader, make_reader(tmp_path, position)):
+        events = read_all(again)
+        assert [(event.kind, event.id) for event in events] == [(spool.AMEND, make_id(2)), (UNAMENDED, make_id(1))]
+        request = events[1].request
+        assert request
+        assert again.load_bodies(request) == {2: b"question 1", 4: b"answer 1"}
+        assert events[1].payload == b'{"id":1}'
+        assert read_all(make_reader(tmp_path, again.position)) == []
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 100])

@@ -77,6 +77,15 @@ enum AmendmentStatus {
     Follows,
 }
 
+/// Usage that the end of a record has in case its amendment is never written, because the process is killed.
+#[derive(Debug)]
+pub(crate) enum PendingUsage {
+    /// The tokens are still to be counted.
+    Uncounted,
+    /// The amendment will probably have this usage and cost.
+    Known(Usage, Option<Cost>),
+}
+
 /// Maximum bytes of the records of requests without a valid key that wait in memory.
 const REFUSED_OUTBOX_BYTES: usize = 512 * 1024;
 
@@ -142,6 +151,8 @@ pub struct Record {
     started_at: Instant,
     /// Outcome and duration of the request, once it has ended. Its record may still be open.
     end: Option<(Outcome, Duration)>,
+    /// Usage at the end of the record, if an amendment follows. Set only while that end is written.
+    pub(crate) pending_usage: Option<PendingUsage>,
     /// True if the end of the record is in the spool already, so that only an amendment may follow.
     is_end_written: bool,
     is_closed: bool,
@@ -166,6 +177,7 @@ impl Record {
             created_at,
             started_at: Instant::now(),
             end: None,
+            pending_usage: None,
             is_end_written: false,
             is_closed: false,
         }
@@ -184,6 +196,7 @@ impl Record {
             created_at,
             started_at: Instant::now(),
             end,
+            pending_usage: None,
             is_end_written: false,
             is_closed: false,
         }
@@ -253,7 +266,7 @@ impl Record {
                 if (200..300).contains(&self.log.status)
                     && (count_input.is_some() || matches!(countable_response, CountableResponse::Compressed(_))) =>
             {
-                self.write_end_early(outcome);
+                self.write_end_early(outcome, Some(PendingUsage::Uncounted));
                 let sink = Arc::clone(&self.sink);
                 // Waits for guardrails here, because the counting thread must not wait.
                 match (self.waiting_hooks(), Handle::try_current()) {
@@ -283,7 +296,8 @@ impl Record {
         if (self.log.must_claim_charge() || hooks.is_some())
             && let Ok(runtime) = Handle::try_current()
         {
-            self.write_end_early(outcome);
+            let pending_usage = self.known_usage();
+            self.write_end_early(outcome, pending_usage);
             // Runs in the background, so that the client does not wait for it.
             runtime.spawn(async move {
                 if self.log.must_claim_charge() {
@@ -375,17 +389,25 @@ impl Record {
 
     /// Writes the end of the record to the spool before its usage is known. The client is about to receive the last
     /// part of the response, so this cannot wait. An amendment follows.
-    fn write_end_early(&mut self, outcome: Outcome) {
+    fn write_end_early(&mut self, outcome: Outcome, pending_usage: Option<PendingUsage>) {
         let took = self.mark_ended(outcome);
         if self.log.spool.is_none() || !self.sink.should_record || self.is_end_written {
             return;
         }
         self.log.details.mark_hooks_recorded();
-        // The usage is left out, because it may still be replaced, or charged to another record.
+        // The usage is no usage of the record yet, because it may still be replaced, or charged to another record.
         let usage = self.log.billing.usage.take();
+        self.pending_usage = pending_usage;
         self.write(None, outcome, took, AmendmentStatus::Follows);
+        self.pending_usage = None;
         self.log.billing.usage = usage;
         self.is_end_written = true;
+    }
+
+    /// Returns the usage of a request that has ended; `None` if it has none, or if another record may be charged for it.
+    fn known_usage(&self) -> Option<PendingUsage> {
+        let usage = self.log.billing.usage.filter(|_| !self.log.must_claim_charge())?;
+        Some(PendingUsage::Known(usage, self.log.cost(self.created_at.as_secs())))
     }
 
     /// Writes the record, or its amendment, to the spool; without a spool to the outbox.
@@ -394,10 +416,9 @@ impl Record {
         let source = log.admitted_workspace.map_or(Source::Refused, Source::Admitted);
         match (&log.spool, log.admitted_workspace) {
             (Some(entry), _) if self.is_end_written => {
-                if log.billing.usage.is_some() || cost.is_some() || log.details.has_late_hooks() {
-                    let shows_data = entry.keeps_bodies();
-                    entry.amend(source, |out| serialize::write_amendment(out, self, cost, shows_data));
-                }
+                // Written even if it has no usage. Without an amendment, the log worker would count the tokens.
+                let shows_data = entry.keeps_bodies();
+                entry.amend(source, |out| serialize::write_amendment(out, self, cost, shows_data));
             }
             (Some(entry), Some(_)) => {
                 let is_off = log.detail == Detail::MetricsOnly;
@@ -570,7 +591,7 @@ mod tests {
         let results = SharedHookResults::default();
         record.log.details.set_hook_results(results.clone());
         let group = results.begin_group();
-        record.write_end_early(Outcome::Complete);
+        record.write_end_early(Outcome::Complete, None);
         results.lock().add(Stage::Input, vec![late_result()]);
         // No hook runs any more when the record is closed.
         drop(group);
@@ -581,6 +602,34 @@ mod tests {
             assert!(amended[name].is_string(), "{name} in {amended}");
         }
         fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[tokio::test]
+    async fn early_end_has_the_usage_that_is_known() {
+        let usage = Usage { input: 3, output: 4, ..Usage::default() };
+        for (pending, expected) in [
+            (Some(PendingUsage::Known(usage, None)), serde_json::json!({"total_units": 7})),
+            (Some(PendingUsage::Uncounted), serde_json::json!({})),
+            (None, Value::Null),
+        ] {
+            let folder = std::env::temp_dir().join(format!("penstock-early-end-{:016x}", fastrand::u64(..)));
+            let path = Some(folder.to_str().unwrap().to_owned());
+            let sink = Arc::new(RecordSink::new(&Settings { spool_path: path, ..Settings::default() }));
+            let mut record = Record::open(test_head(), sink);
+            record.log.admitted_workspace = Some(0);
+            record.log.billing.usage = Some(usage);
+            record.write_end_early(Outcome::Complete, pending);
+            let end = read_last_frame(&folder);
+            assert_eq!(end["pending_usage"].is_null(), expected.is_null());
+            assert_eq!(end["pending_usage"]["total_units"], expected["total_units"]);
+            assert!(end["total_units"].is_null());
+            // The amendment is written even if the record turns out to have no usage.
+            record.log.billing.usage = None;
+            record.close(Outcome::Complete);
+            let amended = read_last_frame(&folder);
+            assert!(amended["outcome"].is_null() && amended["ai_model"].is_string());
+            fs::remove_dir_all(folder).unwrap();
+        }
     }
 
     #[test]
