@@ -81,7 +81,7 @@ def find_missing_usage(event: SpoolEvent, load_bodies: Callable[[OpenRequest], M
     usage: dict[str, Any] | None = record.get(PENDING_USAGE)
     if usage or usage is None:
         return usage or {}
-    bodies = load_bodies(event.request) if event.request and event.request.bodies else {}
+    bodies: Mapping[int, bytes] = load_bodies(event.request) if event.request and event.request.bodies else {}
     units = _count_units(record, bodies)
     units.pop("bytes_out", None)
     return units

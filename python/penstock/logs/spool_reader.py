@@ -361,8 +361,8 @@ class WriterReader:
         return header[0] if header else None
 
     def _end_open_requests(self, events: list[SpoolEvent], at: Position) -> None:
-        """Adds a `KILLED` event for each open request of a process that no longer runs, and an `UNAMENDED` event for each
-        record that waits for its amendment. The events have the position after the last segment of that process.
+        """Adds the events of a process that no longer runs: `KILLED` for each open request, and `UNAMENDED` for each
+        record that waits for its amendment. They have the position after the last segment of that process.
         """
         # If `done` is at this position or after it, the requests were already ended when `done` was saved.
         if at > self._done:

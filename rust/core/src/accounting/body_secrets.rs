@@ -96,8 +96,8 @@ const ISSUING_SEGMENTS: [&str; 11] = [
     "tokens",
 ];
 
-/// Returns the body with its secrets masked, and `None` if it has none. It may have been cut, and is a JSON object, a
-/// stream of SSE events with JSON objects, or a list or sequence of JSON objects.
+/// Returns the body with its secrets masked, and `None` if it has none. It is a JSON object, a stream of SSE events with
+/// JSON objects, or several JSON objects. Its end may have been cut off.
 pub fn mask_body_secrets(body: &[u8]) -> Option<Vec<u8>> {
     mask_recorded_part(body, body.len())
 }

@@ -300,7 +300,7 @@ mod tests {
         let head = b"POST /v1/x?key=sk-1&alt=sse HTTP/1.1\r\nhost: h:8443\r\nauthorization: Bearer sk-2\r\n\
             x-api-key: sk-3\r\nuser-agent: a \"b\"\r\nx-custom: sk-4\r\naccept: text\r\ncontent-length: 3\r\n\r\n";
         let origin = Origin::Network { is_secure: true, host: Arc::from("h"), port: 8443 };
-        let shown = |origin, head: &[u8]| {
+        let encode = |origin, head: &[u8]| {
             String::from_utf8(encode_upstream_head(origin, head, &[&["accept".to_owned()]]).to_vec()).unwrap()
         };
         let expected = concat!(
@@ -308,9 +308,9 @@ mod tests {
             r#""authorization":"***","x-api-key":"***","user-agent":"a \"b\"","x-custom":"***","accept":"***","#,
             r#""content-length":"3"}}"#
         );
-        assert_eq!(shown(&origin, head), expected);
+        assert_eq!(encode(&origin, head), expected);
         let origin = Origin::Network { is_secure: false, host: Arc::from("h"), port: 80 };
-        assert_eq!(shown(&origin, b"GET / HTTP/1.1\r\n\r\n"), r#"{"url":"http://h/","method":"GET","headers":{}}"#);
+        assert_eq!(encode(&origin, b"GET / HTTP/1.1\r\n\r\n"), r#"{"url":"http://h/","method":"GET","headers":{}}"#);
     }
 
     #[test]
