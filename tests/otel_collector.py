@@ -12,6 +12,7 @@ from aiohttp import web
 from tests.processes import free_port, wait_for
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable, Mapping
 
 
@@ -27,9 +28,10 @@ class CollectorReply(NamedTuple):
 class OtelCollector:
     """Collector in a thread. It uses the prepared replies first, then accepts everything."""
 
-    def __init__(self, port: int = 0) -> None:
+    def __init__(self, port: int = 0, tls: ssl.SSLContext | None = None) -> None:
         self.port = port or free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self.port}"
+        self._tls = tls
         # Headers, paths and bodies of all requests in order. `accepted` has the parsed bodies of accepted requests
         # only.
         self.headers: list[dict[str, str]] = []
@@ -86,7 +88,7 @@ class OtelCollector:
         app.router.add_post("/{path:.*}", self._collect)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True).start()
+        await web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True, ssl_context=self._tls).start()
 
     async def _shut(self) -> None:
         if self._runner:

@@ -12,11 +12,14 @@ import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+import boto3
 import pytest
+import zstandard
 from joserfc.jwk import ECKey
 
 from penstock.log_api.exports import EXPORT_FIELDS
 from tests.integration import vaults as fakes
+from tests.integration.amazon import run_moto
 from tests.integration.canaries import CANARIES, basic_auth, canary, find_secrets, gateway_output
 from tests.integration.canary_requests import send_bodies_with_secrets, send_tokens, use_saved_providers
 from tests.integration.conftest import run_init
@@ -446,6 +449,54 @@ def read_logs(admin: Client, workspace_id: str) -> dict[str, bytes]:
     return {"logs": b"\n".join(contents), "export": exported, "analytics": b"\n".join(graphs)}
 
 
+BUCKET, REGION = "bodies", "eu-west-1"
+
+
+def create_bucket(url: str) -> dict[str, str]:
+    """Creates a bucket for bodies of logs. Returns the settings that use it."""
+    keys = {"s3_access_key_id": "AKIDEXAMPLE", "s3_secret_access_key": canary("secret key of the bucket")}
+    boto3.client("s3", **s3_options(url)).create_bucket(
+        Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": REGION}
+    )
+    return {"bodies": f"s3://{BUCKET}/logs", "s3_endpoint_url": url, "s3_region": REGION, **keys}
+
+
+def s3_options(url: str) -> dict[str, Any]:
+    keys = {"aws_access_key_id": "AKIDEXAMPLE", "aws_secret_access_key": canary("secret key of the bucket")}
+    return {"region_name": REGION, "endpoint_url": url, **keys}
+
+
+def read_bucket(url: str) -> bytes:
+    """Returns the names of all objects and their contents, as they are stored and decompressed."""
+    bucket = boto3.resource("s3", **s3_options(url)).Bucket(BUCKET)
+    contents: list[bytes] = []
+    for item in bucket.objects.all():
+        stored: bytes = item.get()["Body"].read()
+        contents += [item.key.encode(), stored]
+        if item.key.endswith(".pack"):
+            reader = zstandard.ZstdDecompressor().stream_reader(stored, read_across_frames=True)
+            contents.append(reader.read())
+    return b"\n".join(contents)
+
+
+@contextlib.contextmanager
+def run_with_bucket(
+    folder: Path, tables: dict[str, Any], env: Mapping[str, str]
+) -> Iterator[tuple[Gateway, dict[str, bytes]]]:
+    """Runs a gateway that stores the bodies of logs in a bucket. After it has stopped, the yielded dictionary has the
+    content of the bucket.
+    """
+    content: dict[str, bytes] = {}
+    with run_moto(create_folder(folder.parent, "moto")) as url:
+        log_store = {"enabled": True, **create_bucket(url)}
+        with run_gateway(folder, {**tables, "log_store": log_store}, env=env) as gateway:
+            yield gateway, content
+        content["bucket"] = read_bucket(url)
+    # Checks that the search covers the objects: texts of conversations are not masked.
+    assert b'"content":"hello"' in content["bucket"].replace(b" ", b"")
+    assert b'"url":"http://127.0.0.1:' in content["bucket"]
+
+
 @pytest.mark.slow(18)
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 def test_no_stored_secret_is_written_shown_or_logged(
@@ -465,12 +516,14 @@ def test_no_stored_secret_is_written_shown_or_logged(
     env = {"PENSTOCK_ADMIN_KEY": canary("admin key"), "PENSTOCK_STORE_URL": url, "TLS_CA": str(vaults.ca)}
     run_init(folder, env)
     tables = {"mock": {"host": provider.url}, "log": {"level": "debug"}, "metrics": {"enabled": True}, "jwt": rules}
-    tables["log_store"] = {"enabled": True}
     secrets = {"private key": str(signer.as_dict(private=True)["d"]), "vault token": fakes.VAULT_TOKEN}
     otel = {"OTEL_EXPORTER_OTLP_HEADERS": f"x-collector={canary('collector')}", "PENSTOCK_OTEL_CONTENT": "true"}
     with (
         OtelCollector() as collector,
-        run_gateway(folder, tables, env={**env, **otel, "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url}) as gateway,
+        run_with_bucket(folder, tables, {**env, **otel, "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url}) as (
+            gateway,
+            in_bucket,
+        ),
     ):
         admin = Client(gateway, canary("admin key"))
         workspace = admin.create("/v1/workspaces", {"name": "canaries"})
@@ -510,6 +563,7 @@ def test_no_stored_secret_is_written_shown_or_logged(
         sinks["OTLP"] = b"\n".join(collector.received)
         sinks |= read_logs(admin, workspace["id"])
     vaults.stop()
+    sinks |= in_bucket
     assert {200, 400, 401, 403, 409} <= {response.status for response in responses}
     sinks |= read_stored_files(folder, url)
     assert {"penstock.db", "gateway.log", "records.jsonl"} <= set(sinks)

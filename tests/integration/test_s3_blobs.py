@@ -1,4 +1,4 @@
-"""Blobs in a bucket: moto as S3, and endpoints that refuse, hang or fail."""
+"""Blobs in a bucket: moto as S3, and endpoints that refuse, hang, fail, are slow or cut requests off."""
 
 from __future__ import annotations
 
@@ -15,12 +15,18 @@ import pytest
 
 from penstock.blobs.s3 import PART_BYTES, S3Bucket, S3Options, parse_s3_url
 from penstock.errors import NotFoundError, UnavailableError
+from penstock.logs.batch import BodyLocation, Position
+from penstock.logs.breaker import BreakerState, StorageBreaker
+from penstock.logs.packs import PackedRecord, PackStore, PackWriter
+from penstock.logs.spool_format import CLIENT_REQUEST
+from tests.fault_proxy import run_fault_proxy
 from tests.faulty_server import BUSY_RESPONSE, run_faulty_server
 from tests.integration.amazon import run_moto
 from tests.processes import free_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+    from pathlib import Path
 
 REGION, BUCKET = "eu-west-1", "bodies"
 CREDENTIALS: dict[str, Any] = {"access_key_id": "AKIDEXAMPLE", "secret_access_key": "aws-canary-0123456789"}
@@ -240,6 +246,68 @@ def test_busy_endpoint_is_retried_within_the_timeout():
                 await blobs.delete("x")
             await blobs.close()
             assert len(requests) == 3
+
+    asyncio.run(scenario())
+
+
+def fill_pack(folder: Path) -> tuple[PackWriter, BodyLocation]:
+    """Writes a complete pack of about 64 KiB, which cannot be compressed."""
+    writer = PackWriter(str(folder), "packs", is_remote=True, limit_bytes=10**9)
+    record = PackedRecord("r-1", "o-1", "w-1", "red", "2026-11-26T09:15:00.123Z")
+    location = writer.add(record, {CLIENT_REQUEST: os.urandom(64 * 1024)}, "node", "edge-1", Position(7, 1))
+    assert location
+    writer.flush()
+    writer.commit(is_final=True)
+    return writer, location
+
+
+def test_upload_that_is_cut_off_is_repeated_until_the_pack_is_complete(endpoint: str, tmp_path: Path):
+    now = [1000.0]
+
+    async def scenario() -> None:
+        writer, location = fill_pack(tmp_path)
+        expected = (tmp_path / location.key).read_bytes()
+        async with run_fault_proxy(endpoint) as proxy, open_bucket(proxy.url) as blobs, open_bucket(endpoint) as direct:
+            store = PackStore(writer, blobs, StorageBreaker(5, 60, lambda: now[0]))
+            bodies = await store.read(location)
+            proxy.cut_after_bytes = len(expected) // 2
+            for _ in range(5):
+                assert not await store.upload_next()
+                # The local file is read until the upload is complete.
+                assert await store.read(location) == bodies
+            assert (store.breaker.state, store.failed_uploads) == (BreakerState.OPEN, 5)
+            # The HTTP client may repeat a request whose connection was closed.
+            cut_count = proxy.cut_count
+            assert cut_count >= 5
+            assert writer.waiting_bytes == len(expected)
+            assert not await store.upload_next()
+            assert proxy.cut_count == cut_count
+            proxy.cut_after_bytes = None
+            now[0] += 61
+            assert await store.upload_next()
+            assert store.breaker.state is BreakerState.CLOSED
+            assert ((tmp_path / location.key).exists(), writer.waiting_bytes) == (False, 0)
+            assert await read_all(direct, location.key) == expected
+            assert await store.read(location) == bodies
+
+    asyncio.run(scenario())
+
+
+def test_slow_endpoint_gets_the_pack_within_the_timeout_or_the_upload_fails(endpoint: str, tmp_path: Path):
+    async def scenario() -> None:
+        writer, location = fill_pack(tmp_path)
+        async with run_fault_proxy(endpoint) as proxy, open_bucket(proxy.url, timeout_seconds=2) as blobs:
+            store = PackStore(writer, blobs, StorageBreaker(5, 60))
+            proxy.pause_seconds = 0.5
+            started_at = time.monotonic()
+            assert not await store.upload_next()
+            assert time.monotonic() - started_at < 5
+            assert (store.failed_uploads, (tmp_path / location.key).exists()) == (1, True)
+            # About half a second for the pack.
+            proxy.pause_seconds = 0.005
+            assert await store.upload_next()
+            assert (store.uploaded, (tmp_path / location.key).exists()) == (1, False)
+            assert len((await store.read(location))["client_request"]) == 64 * 1024
 
     asyncio.run(scenario())
 

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from penstock.logs.columns import LISTED_COLUMNS, NANODOLLARS_PER_CENT, Column, ColumnType
+from penstock.logs.spool_format import BODY_NAMES, UPSTREAM_HEAD
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,6 +28,8 @@ TYPES: dict[ColumnType, Any] = {
     ColumnType.JSON: Any,
     ColumnType.MAP: dict[str, str] | None,
 }
+# Name under which the head of the request to the provider is stored with the bodies.
+UPSTREAM_HEAD_NAME = BODY_NAMES[UPSTREAM_HEAD]
 # Field that equals the id.
 INTERNAL_TRACE_ID = "internal_trace_id"
 COST_WORDS = "cost in cents; may be fractional; null if no price is known"
@@ -94,9 +97,19 @@ class LogExchange(msgspec.Struct, frozen=True, kw_only=True):
     """One side of the exchange with the provider."""
 
     body: Annotated[Any, Meta(description="body: a JSON value, or text; null if it is not stored")]
-    url: Annotated[str | None, Meta(description="null: the URL of the provider is not stored")] = None
+    url: Annotated[
+        str | None, Meta(description="URL with secrets masked; null for a response, and if bodies are not stored")
+    ] = None
     method: Annotated[str | None, Meta(description="HTTP method")] = None
     headers: Annotated[dict[str, str], Meta(description="headers, with secrets masked")] = {}
+
+
+class UpstreamHead(msgspec.Struct, frozen=True):
+    """Head of the request to the provider, as the edge stores it with the bodies."""
+
+    url: str | None = None
+    method: str | None = None
+    headers: dict[str, str] = {}
 
 
 class Log(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,7 +168,8 @@ def to_log(
     record: dict[str, Any] = fields["record"]
     headers: dict[str, str] = record.get("request_headers") or {}
     response_headers: dict[str, str] = record.get("response_headers") or {}
-    decoded = {name: decode_body(content) for name, content in bodies.items()}
+    decoded = {name: decode_body(content) for name, content in bodies.items() if name != UPSTREAM_HEAD_NAME}
+    upstream_head = _decode_head(bodies.get(UPSTREAM_HEAD_NAME))
     sent = decoded.get("upstream_response")
     return Log(
         id=record["id"],
@@ -188,12 +202,25 @@ def to_log(
             method=record["request_method"],
             headers=headers,
         ),
-        transformed_request=LogExchange(body=decoded.get("upstream_request"), method=record["request_method"]),
+        transformed_request=LogExchange(
+            body=decoded.get("upstream_request"),
+            url=upstream_head.url,
+            method=upstream_head.method or record["request_method"],
+            headers=upstream_head.headers,
+        ),
         original_response=LogExchange(body=sent, method=record["request_method"], headers=response_headers),
         feedback=fields.get("feedback", []),
         details={name: record[name] for name in EXPLANATIONS if record.get(name) is not None},
         log_format=log_format,
     )
+
+
+def _decode_head(content: bytes | None) -> UpstreamHead:
+    """Decodes the head of the request to the provider. A head that is damaged or absent has no fields."""
+    try:
+        return msgspec.json.decode(content or b"{}", type=UpstreamHead)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return UpstreamHead()
 
 
 def _build_metrics(record: Mapping[str, Any], organisation_name: str | None, log_format: str) -> dict[str, Any]:

@@ -49,7 +49,7 @@ class LogReader(Protocol):
         self, record_id: str, organisation_id: str, workspace_id: str | None = None
     ) -> Mapping[str, bytes]:
         """Returns the stored bodies of a record by name: `client_request`, `upstream_request`, `upstream_response` and
-        `client_response`.
+        `client_response`; also `upstream_head`, see `UpstreamHead`.
         """
         ...
 

@@ -21,7 +21,7 @@ from penstock.logs.batch import RecordBatch
 from penstock.logs.body_text import extract_text
 from penstock.logs.guardrail_results import FEEDBACK_MARK, read_feedback
 from penstock.logs.packs import PackedRecord
-from penstock.logs.record_lines import amend_line, decode_fields, make_line_of_killed_request
+from penstock.logs.record_lines import amend_line, decode_fields, find_missing_usage, make_line_of_killed_request
 from penstock.logs.spool_reader import RecordReader, SpoolFollower
 
 if TYPE_CHECKING:
@@ -246,8 +246,11 @@ class StoreIngest:
                 pending.add_line(event.id, line)
                 self._store_bodies(pending, event, line)
             case spool.AMEND:
-                self._amend(pending, event)
+                self._amend(pending, event.id, decode_fields(event.payload))
+                pending.bytes += len(event.payload)
                 pending.add_feedback(event)
+            case spool_reader.UNAMENDED:
+                self._amend(pending, event.id, find_missing_usage(event, pending.reader.load_bodies))
             case spool.FEEDBACK:
                 fields: dict[str, Any] = decode_fields(event.payload)
                 if fields:
@@ -256,11 +259,9 @@ class StoreIngest:
             case _:
                 pass
 
-    def _amend(self, pending: PendingBatch, event: SpoolEvent) -> None:
-        fields = decode_fields(event.payload)
-        pending.bytes += len(event.payload)
-        if not pending.amend(event.id, fields) and self._observers:
-            amended = self._observers.find_amended(event.id, fields)
+    def _amend(self, pending: PendingBatch, record_id: bytes, fields: dict[str, Any]) -> None:
+        if fields and not pending.amend(record_id, fields) and self._observers:
+            amended = self._observers.find_amended(record_id, fields)
             if amended:
                 pending.late_usage.append(amended)
 

@@ -67,13 +67,13 @@ class OtelClient:
     """
 
     def __init__(self, settings: Otel, tls_ca: str = "") -> None:
-        """Stores the address and the headers of the collector, and a file with additional certificate authorities."""
+        """Stores the address and the headers of the collector. `tls_ca` is a file with additional certificate
+        authorities. Raises `OSError` if a file of certificates cannot be used.
+        """
         url = urlsplit(find_traces_url(settings))
         self._host, self._port = url.hostname or "", url.port
         self._path = url.path or "/"
-        self._tls = ssl.create_default_context() if url.scheme == "https" else None
-        if self._tls and tls_ca:
-            self._tls.load_verify_locations(tls_ca)
+        self._tls = make_tls_context(settings, tls_ca) if url.scheme == "https" else None
         self._timeout_seconds = settings.timeout_ms / 1000
         self._headers = {
             "user-agent": f"penstock/{__version__}",
@@ -128,6 +128,17 @@ class OtelClient:
             self._connection.sock.settimeout(seconds)
         self._connection.timeout = seconds
         return self._connection
+
+
+def make_tls_context(settings: Otel, tls_ca: str) -> ssl.SSLContext:
+    """Returns the TLS settings of a connection to the collector. Raises `OSError` if a file cannot be used."""
+    context = ssl.create_default_context(cafile=settings.certificate or None)
+    if tls_ca and not settings.certificate:
+        context.load_verify_locations(tls_ca)
+    if settings.client_certificate:
+        # With an empty password, an encrypted key is an error. Without one, OpenSSL would ask for it on the terminal.
+        context.load_cert_chain(settings.client_certificate, settings.client_key or None, password="")
+    return context
 
 
 def read_delivery(status: int, retry_after: str | None, received: bytes) -> Delivery:

@@ -9,7 +9,7 @@ import os
 import time
 import uuid
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -21,9 +21,10 @@ from penstock.logs.record_lines import (
     amend_line,
     decode_fields,
     encode_amendment,
+    find_missing_usage,
     make_line_of_killed_request,
 )
-from penstock.logs.spool_reader import KILLED, SpoolEvent, SpoolFollower, WriterReader
+from penstock.logs.spool_reader import KILLED, UNAMENDED, SpoolEvent, SpoolFollower, WriterReader
 from penstock.records import RecordFile, refused_records_settings
 
 if TYPE_CHECKING:
@@ -113,8 +114,11 @@ class RecordFileConsumer:
 
     def _accept(self, reader: WriterReader, event: SpoolEvent, now: float) -> None:
         due = now
-        if event.kind == spool.AMEND:
-            self._amend(reader.name, event, now)
+        if event.kind in {spool.AMEND, UNAMENDED}:
+            is_amendment = event.kind == spool.AMEND
+            fields = decode_fields(event.payload) if is_amendment else find_missing_usage(event, reader.load_bodies)
+            if fields:
+                self._amend(reader.name, event, fields, now)
             return
         if event.kind == KILLED:
             line = make_line_of_killed_request(event, reader.load_bodies)
@@ -129,8 +133,7 @@ class RecordFileConsumer:
         self._waiting_bytes += len(line)
         self._by_id[event.id] = waiting
 
-    def _amend(self, writer: str, event: SpoolEvent, now: float) -> None:
-        fields = decode_fields(event.payload)
+    def _amend(self, writer: str, event: SpoolEvent, fields: dict[str, Any], now: float) -> None:
         if waiting := self._by_id.get(event.id):
             waiting.line, waiting.due = amend_line(waiting.line, fields), now
             return

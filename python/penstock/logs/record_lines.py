@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 # Time that a record waits for its amendment. The token count of a response takes less. If the amendment comes later,
 # the record is written without it.
 AMENDMENT_WAIT_SECONDS = 0.5
+# Field of a record whose amendment follows: its usage as far as it was known, or nothing if the tokens were still to be
+# counted. Only the record of a process that was killed needs it.
+PENDING_USAGE = "pending_usage"
 # Field of an amendment that corrects the cost of a record.
 PREVIOUS_COST = "previous_cost_nanodollars"
 
@@ -41,6 +44,7 @@ def decode_fields(payload: bytes) -> dict[str, Any]:
 def amend_line(line: bytes, fields: dict[str, Any]) -> bytes:
     """Returns a record line with fields replaced."""
     record = decode_fields(line)
+    record.pop(PENDING_USAGE, None)
     return msgspec.json.encode({**record, **fields}) if record else line
 
 
@@ -67,6 +71,20 @@ def make_line_of_killed_request(event: SpoolEvent, load_bodies: Callable[[OpenRe
         "body": body,
     }
     return msgspec.json.encode(record)
+
+
+def find_missing_usage(event: SpoolEvent, load_bodies: Callable[[OpenRequest], Mapping[int, bytes]]) -> dict[str, Any]:
+    """Returns the usage of an `UNAMENDED` record: what was known at its end, otherwise the tokens that are counted in its
+    bodies. Empty if it has none.
+    """
+    record = decode_fields(event.payload)
+    usage: dict[str, Any] | None = record.get(PENDING_USAGE)
+    if usage or usage is None:
+        return usage or {}
+    bodies: Mapping[int, bytes] = load_bodies(event.request) if event.request and event.request.bodies else {}
+    units = _count_units(record, bodies)
+    units.pop("bytes_out", None)
+    return units
 
 
 def _count_units(begin: Mapping[str, Any], bodies: Mapping[int, bytes]) -> dict[str, Any]:

@@ -23,11 +23,14 @@ MAX_HEADER_BYTES = 4096
 
 BEGIN, CLIENT_REQUEST, UPSTREAM_REQUEST, UPSTREAM_RESPONSE, CLIENT_RESPONSE = 1, 2, 3, 4, 5
 END, AMEND, FEEDBACK, EXTERNAL_LOG = 6, 7, 8, 9
+# URL, method and headers of the request to the provider, as JSON with secrets masked. It is stored with the bodies.
+UPSTREAM_HEAD = 10
 BODY_NAMES = {
     CLIENT_REQUEST: "client_request",
     UPSTREAM_REQUEST: "upstream_request",
     UPSTREAM_RESPONSE: "upstream_response",
     CLIENT_RESPONSE: "client_response",
+    UPSTREAM_HEAD: "upstream_head",
 }
 BODY_CUT, BODIES_DROPPED, REFUSED = 1, 2, 4
 # Flag of an `END` frame that was written before the usage was known. An amendment follows, unless no usage is found.

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 import msgspec
 
+from penstock.engine import mask_body_secrets
 from penstock.logs import spool_format as spool
 from penstock.logs.batch import Position
-from penstock.logs.body_masks import mask_secrets
 from penstock.logs.spool_writer import list_segments, read_boot_id, read_process_start, segment_name
 
 if TYPE_CHECKING:
@@ -37,8 +37,9 @@ QUIET_SECONDS, GONE_CHECK_SECONDS = 2.0, 0.2
 # Maximum number of segments before the current one that are not deleted because of open requests. Bodies in older
 # segments are dropped.
 MAX_HELD_SEGMENTS = 16
-# Kind of the event for a request that was open when its writer exited. No frame has this kind.
-KILLED = 0
+# Kinds of the events for a request that was open when its writer exited, and for a record whose amendment was not
+# written then. No frames have these kinds.
+KILLED, UNAMENDED = 0, -1
 # Kinds of frames that end a request.
 END_FRAME_KINDS = frozenset({spool.END, spool.EXTERNAL_LOG})
 
@@ -62,8 +63,8 @@ class OpenRequest(msgspec.Struct):
 
 
 class SpoolEvent(NamedTuple):
-    """A frame for the consumer, or a `KILLED` request, whose writer exited before its end. `request` has earlier frames
-    of the same request, if it has bodies.
+    """A frame for the consumer, or a `KILLED` or `UNAMENDED` request, whose writer exited before its end or its
+    amendment. `request` has earlier frames of the same request, if it has bodies.
     """
 
     kind: int
@@ -85,6 +86,8 @@ class WriterReader:
         self.name = folder.name
         self.header = spool.SegmentHeader()
         self.open: dict[bytes, OpenRequest] = {}
+        # Ended requests whose amendment follows, with the payload of their `END` frame as `begin`.
+        self.unamended: dict[bytes, OpenRequest] = {}
         self.broken_segments = 0
         self.dropped_bodies = 0
         # Number of events that the last `read` returned, or of records that it summed.
@@ -112,7 +115,8 @@ class WriterReader:
     @property
     def first_needed_segment(self) -> int:
         """Number of the oldest segment that this consumer still needs, including those of open requests."""
-        return min((request.segment for request in self.open.values()), default=self._segment)
+        requests = (*self.open.values(), *self.unamended.values())
+        return min((request.segment for request in requests), default=self._segment)
 
     def read(self, limit: int) -> list[SpoolEvent]:
         """Returns the next events, at most about `limit`; an empty list if there is nothing to read for now. Raises
@@ -151,9 +155,12 @@ class WriterReader:
             self.dropped_bodies += 1
             return {}
         bodies = {kind: b"".join(parts) for kind, parts in chunks.items()}
-        # The engine masks the bodies of requests that it has complete. Others arrive in pieces, and responses may
-        # repeat what the client sent.
-        return {kind: mask_secrets(body) for kind, body in bodies.items()}
+        # The edge masks the bodies of requests that it has complete. Others arrive in pieces, and responses may
+        # repeat what the client sent. Of a head, the edge has masked the headers that may not be shown.
+        return {
+            kind: body if kind == spool.UPSTREAM_HEAD else mask_body_secrets(body) or body
+            for kind, body in bodies.items()
+        }
 
     def release_old_bodies(self) -> None:
         """Drops bodies in segments that are far behind, so that long requests do not prevent the deletion of
@@ -169,6 +176,7 @@ class WriterReader:
                 request.flags |= spool.BODIES_DROPPED
                 self.dropped_bodies += bool(request.bodies)
                 request.bodies = []
+        self.unamended = {name: request for name, request in self.unamended.items() if request.segment >= oldest}
 
     def close(self) -> None:
         """Closes the current segment, and the one from which bodies were last read."""
@@ -274,6 +282,11 @@ class WriterReader:
                     request.bodies.append(BodyReference(kind, segment, offset, len(payload)))
             else:
                 request = requests.pop(record_id, None) if kind in END_FRAME_KINDS else None
+                if kind == spool.AMEND:
+                    self.unamended.pop(record_id, None)
+                elif kind == spool.END and flags & spool.AMENDMENT_FOLLOWS:
+                    first, bodies = (request.segment, request.bodies) if request else (segment, [])
+                    self.unamended[record_id] = OpenRequest(first, payload, flags, bodies)
                 if start >= done:
                     events.append(SpoolEvent(kind, flags, record_id, payload, request, Position(segment, start)))
 
@@ -348,19 +361,20 @@ class WriterReader:
         return header[0] if header else None
 
     def _end_open_requests(self, events: list[SpoolEvent], at: Position) -> None:
-        """Adds a `KILLED` event for each open request of a process that no longer runs. The events have the
-        position after the last segment of that process.
+        """Adds the events of a process that no longer runs: `KILLED` for each open request, and `UNAMENDED` for each
+        record that waits for its amendment. They have the position after the last segment of that process.
         """
         # If `done` is at this position or after it, the requests were already ended when `done` was saved.
         if at > self._done:
-            killed = [
-                SpoolEvent(KILLED, request.flags, record_id, request.begin, request, at)
-                for record_id, request in self.open.items()
+            ended = [
+                SpoolEvent(kind, request.flags, record_id, request.begin, request, at)
+                for kind, requests in ((KILLED, self.open), (UNAMENDED, self.unamended))
+                for record_id, request in requests.items()
                 if request.begin
             ]
-            events += killed
-            self.read_count += len(killed)
-        self.open = {}
+            events += ended
+            self.read_count += len(ended)
+        self.open, self.unamended = {}, {}
 
     def _is_writer_gone(self) -> bool:
         now = time.monotonic()

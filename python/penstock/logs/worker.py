@@ -38,7 +38,7 @@ from penstock.logs.spool_writer import CONTROL_WRITER, list_segments, segment_na
 from penstock.logs.tail import LiveTail, TooManyTailsError
 from penstock.process import TIME_SLICE_SECONDS
 from penstock.settings.log_store import DUCKDB
-from penstock.settings.otel import find_traces_url
+from penstock.settings.otel import find_ignored_values, find_traces_url
 
 if TYPE_CHECKING:
     import socket
@@ -475,6 +475,8 @@ def make_exporter(settings: Settings) -> OtelExporter | None:
         return None
     from penstock.logs.otel_export import OtelExporter
 
+    for ignored in find_ignored_values(settings.otel):
+        log.warning("a setting is ignored: %s", ignored)
     try:
         return OtelExporter(settings)
     except (OSError, ValueError) as error:

@@ -45,10 +45,10 @@ class NewFeedback(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 class UpdateFeedback(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Feedback to update. Omitted fields keep their values."""
+    """Feedback to update. Omitted metadata is not changed."""
 
     value: Value
-    weight: Annotated[Weight | UnsetType, Meta(description="weight of the rating, from 0 to 1")] = UNSET
+    weight: Annotated[Weight, Meta(description="weight of the rating, from 0 to 1; default 1")] = 1.0
     metadata: Annotated[
         _Metadata | UnsetType | None, Meta(description="further information; it replaces the stored one")
     ] = UNSET

@@ -25,6 +25,7 @@ SNAPSHOT_TABLES = ("keys", "providers", "configs")
 # Table with the prices of models, which also belongs to the snapshot.
 PRICES_TABLE = "prices"
 DEFAULT_SETTINGS_FILE = "penstock.toml"
+OTEL_PREFIX = "OTEL_"
 BOOLEAN_WORDS = {
     "on": True,
     "yes": True,
@@ -149,7 +150,8 @@ def _candidate_values(
     # Proxy variables are also read in lower case, because other programs use these names.
     lower = (entry.env.lower(),) if entry.env.endswith("_PROXY") else ()
     for name in (*entry.other_envs, entry.env, *lower):
-        if name in environ:
+        # OpenTelemetry treats an empty variable as one that is not set.
+        if name in environ and (environ[name] or not name.startswith(OTEL_PREFIX)):
             yield name, environ[name]
     table = document.get(entry.section)
     if isinstance(table, dict) and entry.key in table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import unquote, urlsplit
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 TRACES_PATH = "/v1/traces"
+OTLP_EXPORTER, NO_EXPORTER = "otlp", "none"
 HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 PAIRS_WORDS = "expected pairs such as `name=value,other=value`, with special characters percent-encoded"
 
@@ -30,6 +32,20 @@ class Otel(msgspec.Struct, frozen=True, kw_only=True):
             extra={"env": "EXPERIMENTAL_GEN_AI_OTEL_TRACES_ENABLED"},
         ),
     ] = True
+    sdk_disabled: Annotated[
+        str,
+        Meta(
+            description="`true`, in any letter case, turns the export off; other values have no effect",
+            extra={"env": "OTEL_SDK_DISABLED"},
+        ),
+    ] = ""
+    traces_exporter: Annotated[
+        str,
+        Meta(
+            description="`none` turns the export off; of a list of exporters, only `otlp` has an effect",
+            extra={"env": "OTEL_TRACES_EXPORTER"},
+        ),
+    ] = OTLP_EXPORTER
     endpoint: Annotated[
         str,
         Meta(
@@ -60,6 +76,36 @@ class Otel(msgspec.Struct, frozen=True, kw_only=True):
             },
         ),
     ] = None
+    certificate: Annotated[
+        str,
+        Meta(
+            description="PEM file of the certificate authorities that the collector's certificate is checked against; default: those of the system and of `upstream.tls_ca`",
+            extra={
+                "env": "OTEL_EXPORTER_OTLP_CERTIFICATE",
+                "other_envs": ("OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE",),
+            },
+        ),
+    ] = ""
+    client_certificate: Annotated[
+        str,
+        Meta(
+            description="PEM file of the certificate that the gateway shows to the collector, and of its chain",
+            extra={
+                "env": "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE",
+                "other_envs": ("OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE",),
+            },
+        ),
+    ] = ""
+    client_key: Annotated[
+        str,
+        Meta(
+            description="PEM file of the private key of `otel.client_certificate`, without a passphrase; default: the key is in the same file",
+            extra={
+                "env": "OTEL_EXPORTER_OTLP_CLIENT_KEY",
+                "other_envs": ("OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY",),
+            },
+        ),
+    ] = ""
     service_name: Annotated[
         str,
         Meta(
@@ -101,10 +147,26 @@ class Otel(msgspec.Struct, frozen=True, kw_only=True):
 
 def find_traces_url(otel: Otel) -> str:
     """Returns the URL that spans are sent to; an empty string if the export is off."""
-    if not otel.enabled:
+    is_off = otel.sdk_disabled.lower() == "true" or _list_exporters(otel) == {NO_EXPORTER}
+    if is_off or not otel.enabled:
         return ""
     base = otel.endpoint.rstrip("/")
     return otel.traces_endpoint or (base and base + TRACES_PATH)
+
+
+def find_ignored_values(otel: Otel) -> list[str]:
+    """Returns the values that have no effect, because OpenTelemetry says that unknown ones are ignored with a warning."""
+    ignored = [
+        f"otel.traces_exporter has {name!r}; known are `otlp` and `none`"
+        for name in sorted(_list_exporters(otel) - {OTLP_EXPORTER, NO_EXPORTER})
+    ]
+    if otel.sdk_disabled.lower() not in {"", "true", "false"}:
+        ignored.append(f"otel.sdk_disabled is {otel.sdk_disabled!r}; known are `true` and `false`")
+    return ignored
+
+
+def _list_exporters(otel: Otel) -> set[str]:
+    return {name.strip() for name in otel.traces_exporter.split(",") if name.strip()}
 
 
 def parse_pairs(text: str) -> dict[str, str]:
@@ -130,6 +192,12 @@ def validate_otel(section: Otel) -> Iterator[Problem]:
                 "is not allowed: expected a URL such as `http://127.0.0.1:4318`, without a user, a query and a fragment"
             )
             yield Problem(f"otel.{name}", reason)
+    for name in ("certificate", "client_certificate", "client_key"):
+        path: str = getattr(section, name)
+        if path and not os.path.isfile(path):
+            yield Problem(f"otel.{name}", f"there is no file {path!r}")
+    if section.client_key and not section.client_certificate:
+        yield Problem("otel.client_key", "needs otel.client_certificate: set the file of its certificate")
     try:
         headers = parse_pairs(section.headers.reveal() if section.headers else "")
         if not all(map(_is_header, headers, headers.values())):

@@ -5,6 +5,7 @@ use std::{hint::black_box, time::Duration};
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use penstock_core::{
+    accounting::record::masking::encode_upstream_head,
     features::forward_headers::ForwardHeaders,
     ingress::{control_headers::ControlHeaders, message::RequestHead, route::Route},
     request::upstream_head::{self, BodyLength, RenderInput, TransformMode},
@@ -90,6 +91,10 @@ fn bench_render(c: &mut Criterion) {
         };
         group.bench_function(name, |b| {
             b.iter(|| upstream_head::render_head(&client_request, &target, render_input, &aliases));
+        });
+        let Ok(rendered) = upstream_head::render_head(&client_request, &target, render_input, &aliases) else { return };
+        group.bench_function(format!("{name}, encoded for its record"), |b| {
+            b.iter(|| encode_upstream_head(&target.base_url.origin, black_box(&rendered), &[]));
         });
     }
     group.finish();

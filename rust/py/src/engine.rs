@@ -442,7 +442,7 @@ pub fn translate_batch_result<'py>(
         .map_err(|problem| errors::validation_error(py, &[problem]))
 }
 
-/// Masks the secrets in a recorded body: a JSON object or a stream of SSE events. Returns `None` if it has none.
+/// Masks the secrets in a recorded body, which may have been cut. Returns `None` if it has none.
 #[pyfunction]
 pub fn mask_body_secrets<'py>(py: Python<'py>, body: &[u8]) -> Option<Bound<'py, PyBytes>> {
     Some(PyBytes::new(py, &body_secrets::mask_body_secrets(body)?))

@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.logs import ingest as module
 from penstock.logs import spool_format as spool
+from penstock.logs import spool_reader
 from penstock.logs.breaker import StorageBreaker
 from penstock.logs.ingest import StoreIngest
 from penstock.logs.observed_records import RecordObservers
@@ -288,6 +289,30 @@ def test_request_metrics_get_each_record_once_with_its_late_usage(tmp_path: Path
         {"id": str(uuid.UUID(int=1)), "total_units": 9},
         {"id": str(uuid.UUID(int=2)), "total_units": 3},
     ]
+
+
+def test_usage_of_a_record_whose_writer_was_killed_before_its_amendment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    writer, engine, observers = make_writer(tmp_path), MemoryEngine(), make_observers(tmp_path)
+    ingest, _ = make_ingest(tmp_path, engine, observers=observers)
+    usage = {"req_units": 3, "res_units": 4, "total_units": 7}
+    for number, pending in {1: usage, 2: {}, 3: None}.items():
+        fields = {"operation": "chatComplete", "ai_model": "gpt-5", "response_status_code": 200}
+        *before, end = frames_of(number, **fields, **({} if pending is None else {"pending_usage": pending}))
+        writer.append([*before, end._replace(flags=spool.AMENDMENT_FOLLOWS)])
+    ingest.run_once()
+    assert (len(engine.records), engine.batches[-1].amendments) == (3, [])
+    monkeypatch.setattr(spool_reader, "GONE_CHECK_SECONDS", 0)
+    monkeypatch.setattr(spool_reader, "_is_running", lambda _pid: False)
+    ingest.run_once()
+    known, counted = engine.batches[-1].amendments
+    assert known == {"id": str(uuid.UUID(int=1)), **usage}
+    assert (counted["id"], counted["units_estimated"]) == (str(uuid.UUID(int=2)), True)
+    assert counted["total_units"] > counted["res_units"] > 0
+    assert count_observed(observers) == {"request 200": 3, "llm 200": 7 + counted["total_units"]}
+    ingest.run_once()
+    assert len(engine.records) == 3
 
 
 def test_refused_requests_are_written_once_to_their_file_and_hold_nothing_up(tmp_path: Path):

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import email.utils
 import socket
+import ssl
 import time
 from typing import TYPE_CHECKING
 
 import pytest
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
 from penstock.logs.otel_client import MAX_RETRY_AFTER_SECONDS, OtelClient, Outcome, parse_retry_after, read_delivery
 from penstock.settings.otel import Otel
+from tests.certificates import write_certificate
 from tests.otel_collector import CollectorReply, OtelCollector
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 PAYLOAD = b'{"resourceSpans":[]}'
 
@@ -120,6 +129,49 @@ def test_traces_endpoint_is_used_as_it_is(collector: OtelCollector):
     assert client.send(PAYLOAD).outcome is Outcome.ACCEPTED
     assert collector.paths == ["/custom/path"]
     client.close()
+
+
+def test_tls_trusts_the_configured_authority_and_shows_a_client_certificate(tmp_path: Path):
+    (server, server_key), (own, own_key) = [(tmp_path / f"{name}.crt", tmp_path / f"{name}.key") for name in "ab"]
+    write_certificate(server, server_key)
+    write_certificate(own, own_key)
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(own))
+    tls.load_cert_chain(server, server_key)
+    tls.verify_mode = ssl.CERT_REQUIRED
+    both = tmp_path / "both.pem"
+    both.write_bytes(own.read_bytes() + own_key.read_bytes())
+    complete = {"certificate": str(server), "client_certificate": str(own), "client_key": str(own_key)}
+    with OtelCollector(tls=tls) as collector:
+
+        def send(tls_ca: str = "", **options: str) -> Outcome:
+            client = OtelClient(Otel(endpoint=collector.url, **options), tls_ca)
+            outcome = client.send(PAYLOAD).outcome
+            client.close()
+            return outcome
+
+        assert send(**complete) is Outcome.ACCEPTED
+        assert send(certificate=str(server), client_certificate=str(both)) is Outcome.ACCEPTED
+        assert send(str(server), client_certificate=str(both)) is Outcome.ACCEPTED
+        # The file of authorities replaces `upstream.tls_ca`.
+        assert send(str(server), **{**complete, "certificate": str(own)}) is Outcome.RETRY
+        assert send(client_certificate=str(both)) is Outcome.RETRY
+        assert send(certificate=str(server)) is Outcome.RETRY
+        assert len(collector.received) == 3
+
+
+def test_files_of_tls_that_cannot_be_used_are_errors(tmp_path: Path):
+    certificate, key = tmp_path / "a.crt", tmp_path / "a.key"
+    write_certificate(certificate, key)
+    private = load_pem_private_key(key.read_bytes(), None)
+    protection = BestAvailableEncryption(b"secret")
+    key.write_bytes(private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, protection))
+    for options in (
+        {"certificate": str(key)},
+        {"client_certificate": str(certificate)},
+        {"client_certificate": str(certificate), "client_key": str(key)},
+    ):
+        with pytest.raises(OSError, match=r"."):
+            OtelClient(Otel(endpoint="https://127.0.0.1:9", **options))
 
 
 def test_large_responses_are_not_read_to_their_end(collector: OtelCollector):

@@ -9,6 +9,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from penstock.logs import spool_format as spool
+from penstock.logs import spool_reader
 from penstock.logs.record_file import RecordFileConsumer
 from penstock.logs.record_lines import AMENDMENT_WAIT_SECONDS
 from penstock.logs.spool_writer import NewFrame, SpoolWriter
@@ -102,6 +103,20 @@ def test_kill_at_any_write_repeats_and_loses_nothing(tmp_path: Path, monkeypatch
     assert kills > 50
 
 
+def test_usage_of_a_killed_writer_is_an_amendment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    writer, consumer = SpoolWriter(str(tmp_path / "spool"), "edge-1", "n"), make_consumer(tmp_path)
+    (end,) = early_end(1)
+    payload = json.dumps({**json.loads(end.payload), "pending_usage": {"total_units": 7}}).encode()
+    writer.append([end._replace(payload=payload)])
+    consumer.run_once(is_final=True)
+    monkeypatch.setattr(spool_reader, "GONE_CHECK_SECONDS", 0)
+    monkeypatch.setattr(spool_reader, "_is_running", lambda _pid: False)
+    consumer.run_once(is_final=True)
+    record, amended = read_lines(tmp_path)
+    assert record["pending_usage"] == {"total_units": 7}
+    assert amended == {"id": record["id"], "is_amendment": True, "total_units": 7}
+
+
 def test_usage_that_follows_is_part_of_the_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
@@ -139,7 +154,7 @@ def test_record_is_written_without_usage_after_a_while(tmp_path: Path, monkeypat
     consumer.run_once()
     assert read_lines(tmp_path)[1:] == [{"id": str(name), "is_amendment": True, "total_units": 9}]
     (tmp_path / "records.jsonl.position").unlink()
-    make_consumer(tmp_path)._amend("edge-1", next(iter(make_events(tmp_path))), now[0])
+    make_consumer(tmp_path)._amend("edge-1", next(iter(make_events(tmp_path))), {"total_units": 9}, now[0])
     assert len(read_lines(tmp_path)) == 2
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from penstock.logs.batch import Position
 from penstock.logs.body_text import extract_text
-from penstock.logs.record_lines import make_line_of_killed_request
+from penstock.logs.record_lines import amend_line, find_missing_usage, make_line_of_killed_request
 from penstock.logs.spool_format import CLIENT_REQUEST, CLIENT_RESPONSE, UPSTREAM_RESPONSE
-from penstock.logs.spool_reader import KILLED, BodyReference, OpenRequest, SpoolEvent
+from penstock.logs.spool_reader import KILLED, UNAMENDED, BodyReference, OpenRequest, SpoolEvent
 
 QUESTION = json.dumps({"model": "gpt-5", "messages": [{"role": "user", "content": "Is the gate open?"}]}).encode()
 STREAM = b"".join(
@@ -47,6 +47,30 @@ def test_killed_requests_without_text_have_no_tokens():
     cut = read_killed({CLIENT_REQUEST: QUESTION[:-9]})
     assert cut["req_units"] > 0
     assert read_killed({CLIENT_REQUEST: QUESTION, CLIENT_RESPONSE: STREAM}, operation="embed")["res_units"] == 0
+
+
+def read_missing(bodies: dict[int, bytes], **fields: Any) -> dict[str, Any]:
+    record = {"operation": "chatComplete", "ai_model": "gpt-5", "bytes_out": 999, **fields}
+    references = [BodyReference(kind, 1, 0, len(body)) for kind, body in bodies.items()]
+    request = OpenRequest(1, json.dumps(record).encode(), bodies=references)
+    event = SpoolEvent(UNAMENDED, 0, uuid.uuid4().bytes, request.begin, request, Position(1, 0))
+    return find_missing_usage(event, lambda _request: bodies)
+
+
+def test_usage_without_an_amendment_is_what_was_known_or_is_counted():
+    bodies = {CLIENT_REQUEST: QUESTION, UPSTREAM_RESPONSE: STREAM}
+    known = {"req_units": 3, "res_units": 4, "total_units": 7, "cost_nanodollars": 5}
+    assert read_missing(bodies, pending_usage=known) == known
+    counted = read_missing(bodies, pending_usage={})
+    assert (counted["res_units"], counted["units_estimated"]) == (5, True)
+    assert counted.keys() == {"req_units", "res_units", "total_units", "units_estimated"}
+    # The request has no usage, or its bodies are not recorded.
+    assert read_missing(bodies) == read_missing({}, pending_usage={}) == {}
+
+
+def test_amended_record_has_no_pending_usage():
+    line = amend_line(b'{"id":1,"pending_usage":{"total_units":7}}', {"total_units": 8})
+    assert json.loads(line) == {"id": 1, "total_units": 8}
 
 
 def make_stream(events: list[dict[str, Any]]) -> bytes:

@@ -16,7 +16,7 @@ from penstock.logs.engines.duckdb import DuckDbEngine
 from penstock.logs.ingest import StoreIngest
 from penstock.logs.packs import PackStore, PackWriter
 from penstock.logs.query import GetQuery
-from penstock.logs.spool_format import CLIENT_REQUEST, END, UPSTREAM_RESPONSE
+from penstock.logs.spool_format import CLIENT_REQUEST, END, UPSTREAM_HEAD, UPSTREAM_RESPONSE
 from penstock.logs.spool_writer import NewFrame, SpoolWriter
 from penstock.logs.tail import LiveTail
 from tests.unit.resources.management_api import ManagementClient, management_client
@@ -105,8 +105,10 @@ class LocalLogs:
             while True:
                 yield await subscriber.next_event(0.05)
 
-    def record(self, bodies: tuple[Any, Any] | None = None, /, **fields: Any) -> str:
-        """Writes the record of a request as an edge worker does; returns its id."""
+    def record(self, bodies: tuple[Any, ...] | None = None, /, **fields: Any) -> str:
+        """Writes the record of a request as an edge worker does; returns its id. `bodies` are those of the client's
+        request and the provider's response, and the head of the request to the provider.
+        """
         record_id = str(uuid.uuid4())
         after = fields.pop("after", timedelta())
         record = {
@@ -134,7 +136,7 @@ class LocalLogs:
         key = uuid.UUID(record_id).bytes
         frames = [
             NewFrame(kind, key, msgspec.json.encode(body))
-            for kind, body in zip((CLIENT_REQUEST, UPSTREAM_RESPONSE), bodies or (), strict=False)
+            for kind, body in zip((CLIENT_REQUEST, UPSTREAM_RESPONSE, UPSTREAM_HEAD), bodies or (), strict=False)
         ]
         self._edge_spool.append([*frames, NewFrame(END, key, msgspec.json.encode(record))])
         return record_id

@@ -37,8 +37,10 @@ def test_feedback_counts_until_it_is_updated(bootstrapped_url: Secret, tmp_path:
         feedback_id = item["feedback_ids"][0]
         updated = await client.request_ok("PUT", f"feedback/{feedback_id}", {"value": -4})
         assert (updated["status"], updated["feedback_ids"]) == ("success", [feedback_id])
-        # An update of the value does not change the weight.
-        assert await read_weighted_score() == (-2 + 10) / 2
+        # The default of the weight is 1 in an update, too.
+        assert await read_weighted_score() == (-4 + 10) / 2
+        await client.request_ok("PUT", f"feedback/{feedback_id}", {"value": -4, "weight": 0.25})
+        assert await read_weighted_score() == (-1 + 10) / 2
         await client.request_ok("PUT", f"feedback/{many['feedback_ids'][0]}", {"value": 1, "metadata": None})
         fetched = {row["id"]: row for row in (await client.request_ok("GET", f"logs/{log_id}"))["feedback"]}
         assert fetched.keys() == {feedback_id, many["feedback_ids"][0]}

@@ -149,8 +149,9 @@ def test_log_has_its_request_response_and_figures(bootstrapped_url: Secret, tmp_
         home, reader = await create_workspace_key(api, READ_SCOPES)
         request, responded = {"model": "gpt-5"}, {"id": "r"}
         headers = {"x-gateway-trace-id": "t", "x-portkey-metadata": "{}", "accept": "*/*"}
+        sent = {"url": "https://h/v1/x?key=***", "method": "PUT", "headers": {"authorization": "***", "accept": "a"}}
         log_id = logs.record(
-            (request, responded),
+            (request, responded, sent),
             **home,
             request_headers=headers,
             last_used_option_index="config.targets[1]",
@@ -166,6 +167,7 @@ def test_log_has_its_request_response_and_figures(bootstrapped_url: Secret, tmp_
             "gatewayHeaders": {"trace-id": "t", "metadata": "{}"},
         }
         assert log["response"]["body"] == log["originalResponse"]["body"] == responded
+        assert log["transformedRequest"] == {"body": None, **sent}
         assert log["response"]["lastUsedOptionJsonPath"] == "config.targets[1]"
         metrics = log["metrics"]
         assert (metrics["cost"], metrics["cost_currency"], metrics["workspace_slug"]) == (

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.errors import SettingsError
 from penstock.settings import load_settings
-from penstock.settings.otel import Otel, find_traces_url, parse_pairs
+from penstock.settings.otel import Otel, find_ignored_values, find_traces_url, parse_pairs
 from penstock.settings.reference import render_markdown
 
 CANARY = "sk-canary-0123456789"
@@ -52,6 +52,43 @@ def test_specific_environment_names_take_precedence():
     assert find_traces_url(load_settings(None, off).otel) == ""
 
 
+def test_sdk_and_exporter_variables_turn_the_export_off():
+    def find_url(**variables: str) -> str:
+        return find_traces_url(
+            load_settings(None, {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://all:4318", **variables}).otel
+        )
+
+    on = "http://all:4318/v1/traces"
+    for value, expected in {"true": "", "TRUE": "", "false": on, "": on, "1": on, "yes": on}.items():
+        assert find_url(OTEL_SDK_DISABLED=value) == expected, value
+    for value, expected in {"none": "", " none ": "", "otlp": on, "": on, "console,otlp": on, "jaeger": on}.items():
+        assert find_url(OTEL_TRACES_EXPORTER=value) == expected, value
+    assert find_ignored_values(Otel(sdk_disabled="false", traces_exporter="otlp, none")) == []
+    ignored = find_ignored_values(Otel(sdk_disabled="1", traces_exporter="zipkin,otlp"))
+    assert [line.partition(" ")[0] for line in ignored] == ["otel.traces_exporter", "otel.sdk_disabled"]
+
+
+def test_certificate_variables_of_traces_take_precedence(tmp_path: Path):
+    files = {name: str(tmp_path / name) for name in ("all", "traces", "client", "key")}
+    for path in files.values():
+        Path(path).touch()
+    environ = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": "https://all:4318",
+        "OTEL_EXPORTER_OTLP_CERTIFICATE": files["all"],
+        "OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE": "",
+        "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE": files["all"],
+        "OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE": files["client"],
+        "OTEL_EXPORTER_OTLP_CLIENT_KEY": files["all"],
+        "OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY": files["key"],
+    }
+    settings = load_settings(None, environ).otel
+    # An empty variable counts as one that is not set.
+    assert settings.certificate == files["all"]
+    assert (settings.client_certificate, settings.client_key) == (files["client"], files["key"])
+    specific = {**environ, "OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE": files["traces"]}
+    assert load_settings(None, specific).otel.certificate == files["traces"]
+
+
 def test_reference_lists_all_names():
     page = render_markdown()
     assert "| `OTEL_EXPORTER_OTLP_ENDPOINT`, `EXPERIMENTAL_GEN_AI_OTEL_EXPORTER_OTLP_ENDPOINT` |" in page
@@ -72,6 +109,9 @@ def test_export_is_off_by_default():
         ({"OTEL_EXPORTER_OTLP_HEADERS": f"a={CANARY}%0d%0ab: c"}, "otel.headers"),
         ({"OTEL_EXPORTER_OTLP_HEADERS": f"a b={CANARY}"}, "otel.headers"),
         ({"OTEL_RESOURCE_ATTRIBUTES": "x"}, "otel.resource_attributes"),
+        ({"OTEL_EXPORTER_OTLP_CERTIFICATE": "/none.pem"}, "otel.certificate"),
+        ({"OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE": "/none.pem"}, "otel.client_certificate"),
+        ({"OTEL_EXPORTER_OTLP_CLIENT_KEY": __file__}, "otel.client_key"),
     ],
 )
 def test_invalid_values_are_rejected_without_repeating_them(environ: dict[str, str], path: str):
@@ -88,6 +128,9 @@ def test_values_are_not_checked_while_the_export_is_off():
 
 def test_settings_of_the_page_are_valid(tmp_path: Path):
     page = (Path(__file__).parents[3] / "docs/opentelemetry.md").read_text(encoding="utf-8")
+    for name in re.findall(r"/etc/penstock/(\S+)", page):
+        (tmp_path / name).touch()
+    page = page.replace("/etc/penstock/", f"{tmp_path}/")
     (block,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     file = tmp_path / "penstock.toml"
     file.write_text(block)

@@ -278,8 +278,8 @@ def run_feedback(fragments: SqlFragments, query: FeedbackQuery) -> dict[str, Any
             "id": identifier,
             "workspace_id": workspace,
             "trace_id": trace,
-            # The column `value` is a floating-point number.
-            "value": value if value is None else int(value),
+            # The column is a floating-point number. Clients send integers, but guardrails may have others.
+            "value": int(value) if value is not None and value == int(value) else value,
             "weight": weight,
             "metadata": msgspec.json.decode(metadata) if metadata else {},
             "created_at": format_ms(created),

@@ -4,14 +4,23 @@
 use std::sync::LazyLock;
 
 use aho_corasick::AhoCorasick;
-use penstock_llm::json::edit::{FieldChange, map_fields};
+use penstock_llm::{
+    api_format::ScanError,
+    json::edit::{FieldChange, map_fields},
+};
 use serde_json::{Map, Value};
 
-use crate::process::secret::{MASK, is_secret_field, mask_named_secrets};
+use crate::{
+    accounting::{
+        cut_json::{CutObject, TextPart, split_objects},
+        malformed_secrets::mask_malformed,
+    },
+    process::secret::{MASK, is_secret_field, mask_named_secrets},
+};
 
 /// Texts of which one, in any letter case, is in each body with secrets: parts of the names that `is_secret_field` knows.
 /// They are searched for first, because most bodies have none. A part that is a common word includes the end of a name.
-const MARKS: [&str; 24] = [
+const MARKS: [&str; 32] = [
     "auth\"",
     "auth_",
     "auth-",
@@ -30,6 +39,15 @@ const MARKS: [&str; 24] = [
     "key_",
     "keys\"",
     "token\"",
+    // Parameters of URLs, and the beginnings of URLs with a password in tools.
+    "code=",
+    "key=",
+    "pwd=",
+    "sig=",
+    "token=",
+    "mcp\"",
+    "mcp\\\"",
+    "transport\"",
     "passw",
     "passphrase",
     "secret",
@@ -39,6 +57,8 @@ const MARKS: [&str; 24] = [
 ];
 static MARK_SEARCH: LazyLock<Option<AhoCorasick>> =
     LazyLock::new(|| AhoCorasick::builder().ascii_case_insensitive(true).build(MARKS).ok());
+/// Text with a secret that is masked wherever URLs are masked.
+const PROBE: &[u8] = b"https://u:password@h";
 /// Bytes after the recorded part of a body in which marks are searched for, too. A name may follow the secret.
 const MARGIN_BYTES: usize = 64 * 1024;
 /// Fields with definitions of tools and their servers.
@@ -76,50 +96,95 @@ const ISSUING_SEGMENTS: [&str; 11] = [
     "tokens",
 ];
 
-/// Returns the body with its secrets masked, and `None` if it has none. It is a JSON object, or a stream of SSE events
-/// with JSON objects.
+/// Returns the body with its secrets masked, and `None` if it has none. It is a JSON object, a stream of SSE events with
+/// JSON objects, or several JSON objects. Its end may have been cut off.
 pub fn mask_body_secrets(body: &[u8]) -> Option<Vec<u8>> {
     mask_recorded_part(body, body.len())
 }
 
-/// Does the same for a body of which at most this many bytes are recorded. A secret that only the rest may hold stays.
+/// Does the same for a body of which at most this many bytes are recorded. A secret that only the rest may hold stays,
+/// and the rest may be missing from the result.
 pub fn mask_recorded_part(body: &[u8], recorded_bytes: usize) -> Option<Vec<u8>> {
-    let searched_bytes = recorded_bytes.saturating_add(MARGIN_BYTES).min(body.len());
-    if !may_hold_secrets(&body[..searched_bytes]) {
+    let searched = &body[..recorded_bytes.saturating_add(MARGIN_BYTES).min(body.len())];
+    if !may_hold_secrets(searched) {
         return None;
     }
     match body.trim_ascii_start().first() {
-        Some(b'{') => mask_document(body),
         // The beginning of a line of SSE: `data`, `event`, `id`, `retry`, or a comment.
-        Some(b'd' | b'e' | b'i' | b'r' | b':') => mask_events(body),
-        _ => None,
+        Some(b'd' | b'e' | b'i' | b'r' | b':') => mask_events(searched),
+        _ => mask_document(body).unwrap_or_else(|_| mask_objects(searched)),
     }
 }
 
 /// Masks the secrets in the JSON objects of SSE events. Returns `None` if they have none.
 fn mask_events(stream: &[u8]) -> Option<Vec<u8>> {
-    let mut masked = Vec::new();
-    let mut copied = 0;
-    let mut end = 0;
-    for line in stream.split_inclusive(|byte| *byte == b'\n') {
-        end += line.len();
-        let Some(data) = line.strip_prefix(b"data:").filter(|data| may_hold_secrets(data)) else { continue };
-        if let Some(data) = mask_document(data) {
-            masked.extend_from_slice(&stream[copied..end - line.len()]);
-            masked.extend_from_slice(b"data:");
-            masked.extend_from_slice(&data);
+    let lines = stream.split_inclusive(|byte| *byte == b'\n').map(|line| {
+        let name_bytes = if line.starts_with(b"data:") { b"data:".len() } else { 0 };
+        let (name, data) = line.split_at(name_bytes);
+        let masked =
+            may_hold_secrets(data).then(|| mask_document(data).unwrap_or_else(|_| mask_objects(data))).flatten();
+        (line.len(), masked.map(|data| [name, &data].concat()))
+    });
+    replace_parts(stream, lines)
+}
+
+/// Masks the secrets in a text with several JSON objects, or one that was cut. Returns `None` if it has none.
+fn mask_objects(text: &[u8]) -> Option<Vec<u8>> {
+    let parts = split_objects(text).map(|part| {
+        let text = part.text();
+        (text.len(), may_hold_secrets(text).then(|| mask_part(&part)).flatten())
+    });
+    replace_parts(text, parts)
+}
+
+fn mask_part(part: &TextPart<'_>) -> Option<Vec<u8>> {
+    let masked = match part {
+        TextPart::Between(text) => return mask_malformed(text),
+        TextPart::Object(text) => mask_document(text),
+        TextPart::CutObject(object) => mask_cut_object(object),
+    };
+    masked.unwrap_or_else(|_| mask_malformed(part.text()))
+}
+
+/// Replaces parts of a text. Each part has a length, and what replaces it. Returns `None` if nothing is replaced.
+fn replace_parts(text: &[u8], parts: impl Iterator<Item = (usize, Option<Vec<u8>>)>) -> Option<Vec<u8>> {
+    let mut replaced = Vec::new();
+    let (mut copied, mut end) = (0, 0);
+    for (length, replacement) in parts {
+        end += length;
+        if let Some(replacement) = replacement {
+            replaced.extend_from_slice(&text[copied..end - length]);
+            replaced.extend_from_slice(&replacement);
             copied = end;
         }
     }
     if copied == 0 {
         return None;
     }
-    masked.extend_from_slice(&stream[copied..]);
-    Some(masked)
+    replaced.extend_from_slice(&text[copied..]);
+    Some(replaced)
 }
 
-/// Masks the secrets in a JSON object. Returns `None` if it has none, or is not a JSON object.
-fn mask_document(body: &[u8]) -> Option<Vec<u8>> {
+/// Masks the secrets in an object whose end was cut off.
+fn mask_cut_object(object: &CutObject<'_>) -> Result<Option<Vec<u8>>, ScanError> {
+    let mut completed = object.complete();
+    let cut_string = object.cut_string.filter(|_| object.ends_in_structured_string());
+    let mut is_masked = false;
+    if let Some(start) = cut_string {
+        // The mask of a URL with a password shows whether secrets are masked at this place.
+        let probe = object.complete_with(start, PROBE);
+        if mask_document(&probe)?.is_some_and(|masked| !masked.ends_with(&probe[start..])) {
+            completed = object.complete_with(start, MASK.as_bytes());
+            is_masked = true;
+        }
+    }
+    let masked = mask_document(&completed)?;
+    is_masked |= masked.is_some();
+    Ok(is_masked.then(|| object.cut_again(masked.unwrap_or(completed))))
+}
+
+/// Masks the secrets in a JSON object. Returns `None` if it has none, and an error if it is not a JSON object.
+fn mask_document(body: &[u8]) -> Result<Option<Vec<u8>>, ScanError> {
     let mut is_masked = false;
     let masked = map_fields(body, |key, json| match mask_field_json(key, json) {
         Some(value) => {
@@ -127,8 +192,8 @@ fn mask_document(body: &[u8]) -> Option<Vec<u8>> {
             FieldChange::Replaced { key: None, value: Some(value) }
         }
         None => FieldChange::Unchanged,
-    });
-    masked.ok().filter(|_| is_masked)
+    })?;
+    Ok(is_masked.then_some(masked))
 }
 
 /// Returns true if the response to a request with this path is a new credential, so that no bodies are recorded.
@@ -283,7 +348,7 @@ mod tests {
         ] {
             assert_eq!(mask(&body), None, "{body}");
         }
-        for text in ["authorization", "{\"tools\":[{\"authorization\":\"x\"}", "[{\"api_key\":1}]", ""] {
+        for text in ["authorization", "[{\"api_key\":1}]", "{\"a\":\"{\\\"api_key\\\":\\\"x", "the secret", ""] {
             assert_eq!(mask_body_secrets(text.as_bytes()), None, "{text}");
         }
     }
@@ -299,8 +364,82 @@ mod tests {
         let stream = |token: &str| format!("{}{delta}{}{delta}data: [DONE]\n\n", event(token), event(token));
         let masked = mask_body_secrets(stream("C-1").as_bytes()).unwrap();
         assert_eq!(String::from_utf8(masked).unwrap(), stream("***"));
-        for text in [stream("***"), delta.to_owned(), "data: {\"authorization\":\"C".to_owned()] {
+        for text in [stream("***"), delta.to_owned(), "data: {\"authorization".to_owned()] {
             assert_eq!(mask_body_secrets(text.as_bytes()), None, "{text}");
+        }
+    }
+
+    const SECRET_TOOL: &str =
+        r#""tools":[{"type":"mcp","authorization":"C-1","headers":{"X-Key":"C-2"},"server_url":"https://u:C-3@h"}]"#;
+
+    #[test]
+    fn masks_bodies_that_were_cut() {
+        let tool = SECRET_TOOL;
+        for (body, expected) in [
+            (
+                format!("event: x\r\ndata: {{\"response\":{{{tool}}}}}\r\n\r\ndata: [DONE]\r\n\r\n"),
+                "data: [DONE]\r\n\r\n",
+            ),
+            (format!("data: {{\"text\":\"a\"}}\n\ndata: {{\"response\":{{{tool},\"id\":\"cut"), r#""id":"cut"#),
+            (format!("data: {{{tool}}}\n\ndata: {{\"response\":{{{tool},\"id\":\"cut"), r#""id":"cut"#),
+            (format!(r#"{{{tool},"input":"cut"#), r#""input":"cut"#),
+            (format!(r#"{{{tool},"input"#), r#","input"#),
+            (format!(r#"{{"input":"first",{}"#, &tool[..tool.len() - 30]), r#""headers":{"X-Key":"***"},"s"#),
+            (r#"{"input":"first","mcp_servers":[{"authorization_token":"C-1\"#.into(), r#""authorization_token":"***"#),
+            (r#"{"data_sources":[{"authentication":{"type":"key","key":"C-1"#.into(), r#""key":"***"#),
+            (r#"{"client_secret":{"value":"C-1","expires_at":1},"text":"cut"#.into(), r#""expires_at":1},"text":"cut"#),
+            (
+                format!("{{\"id\":1,\"body\":{{{tool}}}}}\n{{\"id\":2,\"body\":{{{tool}}}}}"),
+                r#""server_url":"***"}]}}"#,
+            ),
+            (format!(r#"[{{{tool}}},{{{tool},"input":"cut"#), r#""input":"cut"#),
+            // The client's JSON is malformed.
+            (format!(r#"{{{tool},}}"#), r#""headers":{},"server_url":"***"}],}"#),
+        ] {
+            let masked = String::from_utf8(mask_body_secrets(body.as_bytes()).expect(&body)).unwrap();
+            assert!(!masked.contains("C-") && masked.ends_with(expected), "{masked}");
+        }
+    }
+
+    #[test]
+    fn masks_credentials_in_urls_of_tools() {
+        for url in [
+            "https://h/mcp?token=C-1",
+            "https://u:C-1@h/mcp",
+            "https:\\/\\/u:C-1@h/mcp",
+            "https://h/?page=2&key=C-1-secret",
+        ] {
+            let tool = format!(r#"{{"input":"https://u:text@h","tools":[{{"type":"mcp","url":"{url}"#);
+            let secret_at = tool.find("C-1").unwrap();
+            for length in secret_at + 1..=tool.len() {
+                let masked =
+                    mask_body_secrets(&tool.as_bytes()[..length]).map(|masked| String::from_utf8(masked).unwrap());
+                let masked = masked.unwrap_or_else(|| panic!("{}", &tool[..length]));
+                assert!(!masked.contains("C-") && masked.contains("https://u:text@h"), "{masked}");
+            }
+            let masked = mask_body_secrets(format!("{tool}\"}}]}}").as_bytes()).unwrap();
+            assert!(!String::from_utf8(masked).unwrap().contains("C-"));
+        }
+        let embedded = br#"{"tools":[{"config":"{\"password\":\"C-1"#;
+        assert_eq!(mask_body_secrets(embedded).unwrap(), br#"{"tools":[{"config":"***"#);
+    }
+
+    #[test]
+    fn cost_is_linear() {
+        // With quadratic cost, each of these would take minutes.
+        for part in [
+            r#"{"api_key":"#,
+            r#"[{"api_key":"C"},"#,
+            r#""api_key":"#,
+            "\"",
+            "data: {\"api_key\":\"\n",
+            "\\\"token\"",
+            "{[",
+        ] {
+            for start in ["", "{\"tools\":\"token\"", "{\"a\":\"token\"", "data: token\""] {
+                let body = format!("{start}{}", part.repeat(500_000 / part.len()));
+                drop(mask_body_secrets(body.as_bytes()));
+            }
         }
     }
 

@@ -3,7 +3,9 @@
 pub mod body_secrets;
 pub mod budget_sums;
 pub mod compressed_response;
+mod cut_json;
 pub mod inline_data;
+mod malformed_secrets;
 pub mod prices;
 pub mod record;
 pub mod record_columns;

@@ -86,6 +86,7 @@ async fn connect_or_reject(state: &GatewayState, head: RequestHead) -> UpgradeOu
         Ok(UpstreamResponse { upgraded: Some(opened), .. }) => {
             record.log.status = 101;
             record.log.time_to_first_byte = Some(record.elapsed());
+            record.log.bodies.deliver();
             let UpstreamWebSocket { socket, protocol } = *opened;
             let protocol = protocol.or_else(|| offered_protocols(&head.headers).first().map(|name| (*name).to_owned()));
             UpgradeOutcome::Accepted(Box::new(WebSocketSession { protocol, socket, record }))

@@ -74,6 +74,7 @@ pub(crate) async fn send_to_target(
     if let Some(payload) = payload {
         credentials::sign_head(target, operation, issued, &mut head, &payload)?;
     }
+    log.set_upstream_head(&target.base_url.origin, &head, &state.record_sink);
     let outgoing = OutgoingRequest {
         head,
         body,

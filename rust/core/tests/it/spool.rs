@@ -39,6 +39,7 @@ const UPSTREAM_RESPONSE: u8 = 4;
 pub const CLIENT_RESPONSE: u8 = 5;
 pub const END: u8 = 6;
 pub const AMEND: u8 = 7;
+const UPSTREAM_HEAD: u8 = 10;
 
 /// Spool folder of one test.
 pub struct SpoolFolder(PathBuf);
@@ -162,23 +163,23 @@ async fn record_begins_before_the_request_is_sent_and_ends_before_the_response_i
     assert_eq!(*kinds_at_arrival.lock().unwrap(), [BEGIN, CLIENT_REQUEST]);
     // Nothing of the response was read yet.
     let frames = spool.frames();
-    assert_eq!(spool.kinds(), [BEGIN, CLIENT_REQUEST, UPSTREAM_RESPONSE, END]);
+    assert_eq!(spool.kinds(), [BEGIN, CLIENT_REQUEST, UPSTREAM_RESPONSE, UPSTREAM_HEAD, END]);
     assert!(frames.iter().all(|frame| frame.id == frames[0].id && frame.flags == 0));
     let response = TestResponse::read(response).await;
     assert_eq!(spool.body(CLIENT_REQUEST), body);
     assert_eq!(spool.body(UPSTREAM_RESPONSE), response.text());
     let begin = pick_fields(&frames[0].json(), ["id", "trace_id", "request_url", "ai_model", "operation"]);
     assert_eq!(begin, json!([frames[0].id, "t-1", CHAT_PATH, "m", "chatComplete"]));
-    let end = pick_fields(&frames[3].json(), ["id", "outcome", "response_status_code", "res_units", "body"]);
+    let end = pick_fields(&frames[4].json(), ["id", "outcome", "response_status_code", "res_units", "body"]);
     assert_eq!(end, json!([frames[0].id, "complete", 200, 8, "complete"]));
     let names = ["virtual_key", "workspace_id", "sdk_version", "request_bytes", "source"];
-    let fields = pick_fields(&frames[3].json(), names);
+    let fields = pick_fields(&frames[4].json(), names);
     assert_eq!(fields, json!([null, null, "2.8.1", body.len(), "gateway"]));
-    let attempt = &frames[3].json()["attempts"][0];
+    let attempt = &frames[4].json()["attempts"][0];
     let names = ["provider", "host", "status", "target", "model"];
-    assert_eq!(pick_fields(attempt, names), json!(["mock", "127.0.0.1", 200, "config", frames[3].json()["ai_model"]]));
-    assert!(attempt["duration"].is_number() && frames[3].json()["gateway_processing_time"].is_number());
-    assert_eq!(frames[3].json()["response_headers"]["content-type"], "application/json");
+    assert_eq!(pick_fields(attempt, names), json!(["mock", "127.0.0.1", 200, "config", frames[4].json()["ai_model"]]));
+    assert!(attempt["duration"].is_number() && frames[4].json()["gateway_processing_time"].is_number());
+    assert_eq!(frames[4].json()["response_headers"]["content-type"], "application/json");
     // With a spool, no record goes to the control process.
     assert_eq!(gateway.state.record_sink.outbox.accepted_lines(), 0);
     assert_eq!(gateway.state.record_sink.spool.as_ref().unwrap().counters().records, 1);
@@ -273,7 +274,7 @@ async fn own_errors_are_recorded_as_delivered() {
     let gateway = spool.gateway("http://127.0.0.1:1", |_| ());
     let response = gateway.send(chat_request("m")).await;
     assert!(response.status >= 500);
-    assert_eq!(spool.kinds(), [BEGIN, CLIENT_REQUEST, CLIENT_RESPONSE, END]);
+    assert_eq!(spool.kinds(), [BEGIN, CLIENT_REQUEST, CLIENT_RESPONSE, UPSTREAM_HEAD, END]);
     assert_eq!(spool.body(CLIENT_RESPONSE), response.text());
 }
 
@@ -458,7 +459,7 @@ async fn cached_response_is_recorded_as_delivered() {
     assert_eq!((spool.body(UPSTREAM_RESPONSE), spool.body(CLIENT_RESPONSE)), (first.text(), first.text()));
     assert_eq!(
         spool.kinds(),
-        [BEGIN, CLIENT_REQUEST, UPSTREAM_RESPONSE, END, BEGIN, CLIENT_REQUEST, CLIENT_RESPONSE, END]
+        [BEGIN, CLIENT_REQUEST, UPSTREAM_RESPONSE, UPSTREAM_HEAD, END, BEGIN, CLIENT_REQUEST, CLIENT_RESPONSE, END]
     );
 }
 
@@ -495,6 +496,44 @@ async fn stored_secrets_are_not_in_the_recorded_bodies() {
     for path in spool.segments() {
         assert!(!String::from_utf8_lossy(&fs::read(path).unwrap()).contains("CANARY"));
     }
+}
+
+#[tokio::test]
+async fn head_of_the_request_to_the_provider_is_recorded_with_masks() {
+    let provider = Server::start().await;
+    let record_head = |config: Value, path: &str| {
+        let url = provider.url();
+        let path = path.to_owned();
+        async move {
+            let spool = SpoolFolder::new();
+            let gateway = spool.gateway(&url, |settings| settings.sensitive_headers = vec!["X-Team".into()]);
+            let request = TestRequest::new("POST", &path).header("x-gateway-config", &config.to_string());
+            let request = request
+                .header("content-type", "application/json")
+                .header("x-team", "CANARY-team")
+                .header("openai-beta", "CANARY-listed")
+                .header("x-gateway-sensitive-headers", "openai-beta")
+                .header("user-agent", "test");
+            gateway.send(request.body(chat_body("mock", false))).await;
+            // The provider's own response may repeat the query.
+            let mut frames = spool.frames().into_iter().filter(|frame| frame.kind != UPSTREAM_RESPONSE);
+            assert!(frames.all(|frame| !String::from_utf8_lossy(&frame.payload).contains("CANARY")));
+            spool.single(UPSTREAM_HEAD).json()
+        }
+    };
+    let forwarded = json!(["x-team", "openai-beta"]);
+    let target = json!({"provider": "mock", "api_key": "CANARY-key", "forward_headers": forwarded});
+    let hedged = json!({"strategy": {"mode": "fallback"}, "targets": [
+        {"provider": "mock", "override_params": {"model": "mock?status=503"}}, target]});
+    for config in [target.clone(), hedged] {
+        let head = record_head(config, CHAT_PATH).await;
+        assert_eq!(head["url"], format!("{}{CHAT_PATH}", provider.url()));
+        let names = ["content-type", "authorization", "x-team", "openai-beta"];
+        assert_eq!(pick_fields(&head["headers"], names), json!(["application/json", "***", "***", "***"]));
+        assert_eq!((&head["method"], head["headers"]["host"].is_string()), (&json!("POST"), true));
+    }
+    let head = record_head(target, "/v1/proxy/agents?page=2&key=CANARY-query").await;
+    assert_eq!(head["url"], format!("{}/v1/agents?page=2&key=***", provider.url()));
 }
 
 #[tokio::test]

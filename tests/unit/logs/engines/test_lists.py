@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.logs.batch import RecordBatch
+from penstock.logs.batch import Position, RecordBatch
 from penstock.logs.engines.lists import MAX_TRACE_RECORDS, MAX_TREE_DEPTH, build_tree
 from penstock.logs.engines.protocol import QueryTooLargeError
 from penstock.logs.query import (
     FeedbackQuery,
     GetQuery,
+    GraphQuery,
     ListQuery,
     LogFilterError,
     LogFilters,
@@ -191,6 +192,24 @@ def test_deep_traces_become_documents_that_decoders_accept():
         depth, count = depth + 1, count + len(level)
         level = [child for record in level for child in record["children"]]
     assert (depth, count) == (MAX_TREE_DEPTH, MAX_TRACE_RECORDS)
+
+
+def test_values_of_feedback_are_integers_unless_a_guardrail_chose_another_number(engine: LogEngine):
+    record = Sample(1, days=1).records[0] | {"organisation_id": "org", "trace_id": "t"}
+    batch = RecordBatch("n", "edge-1", [json.dumps(record).encode()])
+    fields = {"organisation_id": "org", "workspace_id": record["workspace_id"], "trace_id": "t", "weight": 1}
+    for number, value in enumerate((2.5, 3, -2.5, -0.2)):
+        created_at = f"2026-11-02T00:00:0{number}Z"
+        batch.feedback.append({"id": str(uuid.UUID(int=number)), **fields, "value": value, "created_at": created_at})
+    engine.insert(batch, {"edge-1": Position(1, 1)})
+    feedback = engine.run(FeedbackQuery(organisation_id="org", trace_ids=["t"]), 20)["data"]
+    assert [repr(item["value"]) for item in feedback] == ["2.5", "3", "-2.5", "-0.2"]
+    scores = engine.run(GraphQuery(filters=DAYS, graph="feedbacks/scores"), 20)
+    assert scores["data_points"] == [
+        {"score": -2, "total": 1},
+        {"score": 0, "total": 1},
+        {"score": 3, "total": 2},
+    ]
 
 
 def test_feedback_is_found_by_trace_and_by_identifier(sample_engine: LogEngine, sample: Sample):

@@ -3,10 +3,12 @@
 
 use std::borrow::Cow;
 
-use penstock_net::headers::Headers;
+use bytes::Bytes;
+use memchr::memchr;
+use penstock_net::Origin;
 
 use crate::{
-    accounting::record::json_writer::ObjectWriter,
+    accounting::record::json_writer::{ObjectWriter, write_object},
     ingress::message::RequestHead,
     process::secret::{MASK, is_secret_name, looks_like_token},
 };
@@ -112,19 +114,63 @@ const MAX_SHOWN_VALUE_BYTES: usize = 2048;
 
 /// Writes headers. Masks the values of headers that are not known to be harmless, and of those in `listed` (lower-case
 /// names). `prefixes` are the prefixes of control headers.
-pub fn write_masked_headers(
+pub fn write_masked_headers<'h>(
     fields: &mut ObjectWriter<'_>,
-    headers: &Headers,
+    headers: impl Iterator<Item = (&'h [u8], &'h [u8])>,
     listed: &[&[String]],
     prefixes: &[String],
 ) {
-    for (name, value) in headers.iter() {
+    for (name, value) in headers {
         let is_listed = || listed.iter().any(|list| list.iter().any(|listed| listed.as_bytes() == name));
         match shown_value(name, value, prefixes).filter(|_| !is_listed()) {
             Some(value) => fields.bytes(name, value),
             None => fields.bytes(name, MASK.as_bytes()),
         }
     }
+}
+
+/// Encodes the head of a request to a provider for its record, as JSON: URL, method and headers. Secrets are masked as in
+/// the client's request.
+pub fn encode_upstream_head(origin: &Origin, head: &[u8], listed: &[&[String]]) -> Bytes {
+    let mut lines = head_lines(head);
+    let mut words = lines.next().unwrap_or_default().split(|byte| *byte == b' ');
+    let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let mut url = Vec::with_capacity(target.len() + 64);
+    url.extend_from_slice(if matches!(origin, Origin::Network { is_secure: true, .. }) {
+        b"https://"
+    } else {
+        b"http://"
+    });
+    origin.write_authority(&mut url);
+    match memchr(b'?', target) {
+        Some(at) => {
+            url.extend_from_slice(&target[..=at]);
+            url.extend_from_slice(mask_query(&String::from_utf8_lossy(&target[at + 1..])).as_bytes());
+        }
+        None => url.extend_from_slice(target),
+    }
+    let mut out = Vec::with_capacity(head.len() + 128);
+    write_object(&mut out, |fields| {
+        fields.bytes(b"url", &url);
+        fields.bytes(b"method", method);
+        fields.object("headers", |fields| {
+            let headers = lines.filter_map(|line| {
+                let (name, value) = line.split_at(memchr(b':', line)?);
+                Some((name, value[1..].trim_ascii()))
+            });
+            write_masked_headers(fields, headers, listed, &[]);
+        });
+    });
+    out.into()
+}
+
+/// Returns the lines of the head of a request.
+fn head_lines(mut head: &[u8]) -> impl Iterator<Item = &[u8]> {
+    std::iter::from_fn(move || {
+        let (line, rest) = head.split_at_checked(memchr(b'\n', head)? + 1)?;
+        head = rest;
+        Some(line.trim_ascii_end())
+    })
 }
 
 /// Returns the part of a header's value that may be shown.
@@ -206,15 +252,18 @@ fn decode_param_name(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use penstock_net::headers::Headers;
+
     use super::*;
-    use crate::accounting::record::json_writer::write_object;
 
     fn mask_to_json(fields: &[(&str, &str)]) -> String {
         let headers: Headers = fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect();
         let mut out = Vec::new();
         write_object(&mut out, |fields| {
             let prefixes = ["x-gateway-".to_owned(), "x-portkey-".to_owned()];
-            write_masked_headers(fields, &headers, &[&["x-user".into()], &["user-agent".into()]], &prefixes);
+            write_masked_headers(fields, headers.iter(), &[&["x-user".into()], &["user-agent".into()]], &prefixes);
         });
         String::from_utf8(out).unwrap()
     }
@@ -244,6 +293,24 @@ mod tests {
         let plain = [("accept", "*/*"), ("x-gateway-config", "pc-1")];
         assert_eq!(mask_to_json(&plain), r#"{"accept":"*/*","x-gateway-config":"pc-1"}"#);
         assert!(SHOWN_HEADERS.is_sorted());
+    }
+
+    #[test]
+    fn encodes_the_head_of_an_upstream_request() {
+        let head = b"POST /v1/x?key=sk-1&alt=sse HTTP/1.1\r\nhost: h:8443\r\nauthorization: Bearer sk-2\r\n\
+            x-api-key: sk-3\r\nuser-agent: a \"b\"\r\nx-custom: sk-4\r\naccept: text\r\ncontent-length: 3\r\n\r\n";
+        let origin = Origin::Network { is_secure: true, host: Arc::from("h"), port: 8443 };
+        let encode = |origin, head: &[u8]| {
+            String::from_utf8(encode_upstream_head(origin, head, &[&["accept".to_owned()]]).to_vec()).unwrap()
+        };
+        let expected = concat!(
+            r#"{"url":"https://h:8443/v1/x?key=***&alt=sse","method":"POST","headers":{"host":"h:8443","#,
+            r#""authorization":"***","x-api-key":"***","user-agent":"a \"b\"","x-custom":"***","accept":"***","#,
+            r#""content-length":"3"}}"#
+        );
+        assert_eq!(encode(&origin, head), expected);
+        let origin = Origin::Network { is_secure: false, host: Arc::from("h"), port: 80 };
+        assert_eq!(encode(&origin, b"GET / HTTP/1.1\r\n\r\n"), r#"{"url":"http://h/","method":"GET","headers":{}}"#);
     }
 
     #[test]

@@ -77,6 +77,15 @@ enum AmendmentStatus {
     Follows,
 }
 
+/// Usage that the end of a record has in case its amendment is never written, because the process is killed.
+#[derive(Debug)]
+pub(crate) enum PendingUsage {
+    /// The tokens are still to be counted.
+    Uncounted,
+    /// The amendment will probably have this usage and cost.
+    Known(Usage, Option<Cost>),
+}
+
 /// Maximum bytes of the records of requests without a valid key that wait in memory.
 const REFUSED_OUTBOX_BYTES: usize = 512 * 1024;
 
@@ -142,6 +151,8 @@ pub struct Record {
     started_at: Instant,
     /// Outcome and duration of the request, once it has ended. Its record may still be open.
     end: Option<(Outcome, Duration)>,
+    /// Usage at the end of the record, if an amendment follows. Set only while that end is written.
+    pub(crate) pending_usage: Option<PendingUsage>,
     /// True if the end of the record is in the spool already, so that only an amendment may follow.
     is_end_written: bool,
     is_closed: bool,
@@ -166,6 +177,7 @@ impl Record {
             created_at,
             started_at: Instant::now(),
             end: None,
+            pending_usage: None,
             is_end_written: false,
             is_closed: false,
         }
@@ -184,6 +196,7 @@ impl Record {
             created_at,
             started_at: Instant::now(),
             end,
+            pending_usage: None,
             is_end_written: false,
             is_closed: false,
         }
@@ -253,7 +266,7 @@ impl Record {
                 if (200..300).contains(&self.log.status)
                     && (count_input.is_some() || matches!(countable_response, CountableResponse::Compressed(_))) =>
             {
-                self.write_end_early(outcome);
+                self.write_end_early(outcome, Some(PendingUsage::Uncounted));
                 let sink = Arc::clone(&self.sink);
                 // Waits for guardrails here, because the counting thread must not wait.
                 match (self.waiting_hooks(), Handle::try_current()) {
@@ -283,7 +296,8 @@ impl Record {
         if (self.log.must_claim_charge() || hooks.is_some())
             && let Ok(runtime) = Handle::try_current()
         {
-            self.write_end_early(outcome);
+            let pending_usage = self.known_usage();
+            self.write_end_early(outcome, pending_usage);
             // Runs in the background, so that the client does not wait for it.
             runtime.spawn(async move {
                 if self.log.must_claim_charge() {
@@ -375,17 +389,25 @@ impl Record {
 
     /// Writes the end of the record to the spool before its usage is known. The client is about to receive the last
     /// part of the response, so this cannot wait. An amendment follows.
-    fn write_end_early(&mut self, outcome: Outcome) {
+    fn write_end_early(&mut self, outcome: Outcome, pending_usage: Option<PendingUsage>) {
         let elapsed = self.mark_ended(outcome);
         if self.log.spool.is_none() || !self.sink.should_record || self.is_end_written {
             return;
         }
         self.log.details.mark_hooks_recorded();
-        // The usage is left out, because it may still be replaced, or charged to another record.
+        // The usage is no usage of the record yet, because it may still be replaced, or charged to another record.
         let usage = self.log.billing.usage.take();
+        self.pending_usage = pending_usage;
         self.write(None, outcome, elapsed, AmendmentStatus::Follows);
+        self.pending_usage = None;
         self.log.billing.usage = usage;
         self.is_end_written = true;
+    }
+
+    /// Returns the usage of a request that has ended; `None` if it has none, or if another record may be charged for it.
+    fn known_usage(&self) -> Option<PendingUsage> {
+        let usage = self.log.billing.usage.filter(|_| !self.log.must_claim_charge())?;
+        Some(PendingUsage::Known(usage, self.log.cost(self.created_at.as_secs())))
     }
 
     /// Writes the record, or its amendment, to the spool; without a spool to the outbox.
@@ -394,10 +416,9 @@ impl Record {
         let source = log.admitted_workspace.map_or(Source::Refused, Source::Admitted);
         match (&log.spool, log.admitted_workspace) {
             (Some(entry), _) if self.is_end_written => {
-                if log.billing.usage.is_some() || cost.is_some() || log.details.has_late_hooks() {
-                    let shows_data = entry.keeps_bodies();
-                    entry.amend(source, |out| serialize::write_amendment(out, self, cost, shows_data));
-                }
+                // Written even if it has no usage. Without an amendment, the log worker would count the tokens.
+                let shows_data = entry.keeps_bodies();
+                entry.amend(source, |out| serialize::write_amendment(out, self, cost, shows_data));
             }
             (Some(entry), Some(_)) => {
                 let is_off = log.detail == Detail::MetricsOnly;
@@ -459,139 +480,4 @@ pub fn new_id(created: Duration) -> Uuid {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::{fs, path::Path};
-
-    use serde_json::Value;
-
-    use super::*;
-    use crate::{
-        accounting::spool::frame::{FrameReader, read_segment_header},
-        guardrails::{checks::Stage, results::HookResult},
-    };
-
-    fn test_sink() -> Arc<RecordSink> {
-        Arc::new(RecordSink::new(&Settings {
-            control_socket: Some("/nonexistent".into()),
-            sensitive_headers: vec!["X-Team".into()],
-            headers_to_metadata: vec!["Authorization".into(), "x-team".into(), "X-User".into()],
-            ..Settings::default()
-        }))
-    }
-
-    fn test_head() -> Arc<RequestHead> {
-        let fields = [
-            ("authorization", "Bearer sk-1"),
-            ("x-team", "red"),
-            ("x-user", "ann"),
-            ("x-gateway-config", r#"{"api_key":"sk-2"}"#),
-            ("accept", "*/*"),
-        ];
-        Arc::new(RequestHead {
-            method: "POST".into(),
-            path: "/v1/x".into(),
-            query: "key=sk-3&page=2".into(),
-            headers: fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect(),
-            ..RequestHead::default()
-        })
-    }
-
-    fn read_lines(sink: &RecordSink) -> Vec<Value> {
-        let pending = sink.refused_outbox.take_pending().unwrap();
-        pending
-            .split(|byte| *byte == b'\n')
-            .filter(|line| !line.is_empty())
-            .map(|line| serde_json::from_slice(line).unwrap())
-            .collect()
-    }
-
-    #[test]
-    fn masks_possible_secrets_and_listed_headers() {
-        let sink = test_sink();
-        let mut record = Record::open(test_head(), Arc::clone(&sink));
-        record.log.admitted_workspace = Some(0);
-        record.log.masked_headers = vec!["x-user".into()];
-        record.close(Outcome::Complete);
-        let text = String::from_utf8(sink.outbox.take_pending().unwrap()).unwrap();
-        for secret in ["sk-1", "sk-2", "sk-3", "red", "ann"] {
-            assert!(!text.contains(secret), "{secret} in {text}");
-        }
-        assert!(text.contains(r#""accept":"*/*""#) && text.contains("page=2"));
-    }
-
-    #[test]
-    fn dropped_request_writes_exactly_one_record() {
-        let sink = test_sink();
-        drop(Record::open(test_head(), Arc::clone(&sink)));
-        let lines = read_lines(&sink);
-        assert_eq!(lines.len(), 1);
-        assert_eq!(
-            (lines[0]["outcome"].as_str(), lines[0]["response_status_code"].as_u64()),
-            (Some("aborted"), Some(499))
-        );
-    }
-
-    /// Returns the last frame of the only segment below a folder.
-    fn read_last_frame(folder: &Path) -> Value {
-        let entries = |folder: &Path| fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-        let mut files = entries(folder).flat_map(|writer| entries(&writer).collect::<Vec<_>>());
-        let data = fs::read(files.find(|path| path.extension().is_some_and(|kind| kind == "seg")).unwrap()).unwrap();
-        let (_, start) = read_segment_header(&data).unwrap();
-        serde_json::from_slice(FrameReader::new(&data, start).last().unwrap().payload).unwrap()
-    }
-
-    fn late_result() -> HookResult {
-        HookResult {
-            id: "late".into(),
-            kind: "guardrail",
-            skipped: None,
-            verdict: true,
-            is_async: true,
-            denies: false,
-            is_soft: false,
-            is_transformed: false,
-            would_deny: None,
-            checks: Vec::new(),
-            feedback: None,
-            milliseconds: 0,
-            created_at: String::new(),
-        }
-    }
-
-    #[tokio::test]
-    async fn hook_that_ends_right_after_the_record_is_in_the_amendment() {
-        let folder = std::env::temp_dir().join(format!("penstock-late-hook-{:016x}", fastrand::u64(..)));
-        let path = Some(folder.to_str().unwrap().to_owned());
-        let sink = Arc::new(RecordSink::new(&Settings { spool_path: path, ..Settings::default() }));
-        let mut record = Record::open(test_head(), sink);
-        record.log.admitted_workspace = Some(0);
-        record.log.details.identity.organisation_id = Some("org".into());
-        record.log.trace_id = Some("trace".into());
-        let results = SharedHookResults::default();
-        record.log.details.set_hook_results(results.clone());
-        let group = results.begin_group();
-        record.write_end_early(Outcome::Complete);
-        results.lock().add(Stage::Input, vec![late_result()]);
-        // No hook runs any more when the record is closed.
-        drop(group);
-        record.close(Outcome::Complete);
-        let amended = read_last_frame(&folder);
-        assert_eq!(amended["hook_results"]["before_request_hooks"][0]["id"], "late");
-        for name in ["organisation_id", "trace_id", "created_at"] {
-            assert!(amended[name].is_string(), "{name} in {amended}");
-        }
-        fs::remove_dir_all(folder).unwrap();
-    }
-
-    #[test]
-    fn ids_sort_by_time() {
-        let (early, late) = (new_id(Duration::from_secs(1)), new_id(Duration::from_secs(2)));
-        assert!(early < late);
-        assert_eq!(early.get_version_num(), 7);
-    }
-
-    #[test]
-    fn headers_that_may_hold_secrets_never_become_metadata() {
-        assert_eq!(test_sink().metadata_headers, ["x-user"]);
-    }
-}
+mod tests;

@@ -52,6 +52,8 @@ pub struct RecordedBodies {
     hides_client_request: bool,
     /// Body that the current attempt sent.
     upstream_request: Option<Bytes>,
+    /// Head of the current attempt's request as the record shows it.
+    upstream_head: Option<Bytes>,
     /// Recorder of the current attempt's response, if the client does not get it as the provider sends it.
     response_tap: Option<Arc<ResponseTap>>,
     /// True if the client gets the response of the current attempt as the provider sends it.
@@ -78,8 +80,9 @@ impl RecordedBodies {
 
     /// Takes from `other` the bodies of the attempt that responded.
     pub fn adopt_attempt(&mut self, other: Self) {
-        let Self { upstream_request, response_tap, is_forwarded, client_request, is_fully_redacted, .. } = other;
-        self.is_fully_redacted = is_fully_redacted;
+        let Self { upstream_request, upstream_head, response_tap, .. } = other;
+        let Self { is_forwarded, client_request, is_fully_redacted, .. } = other;
+        (self.upstream_head, self.is_fully_redacted) = (upstream_head, is_fully_redacted);
         match (&self.client_request, client_request) {
             (ClientBody::Unchecked(_), checked @ ClientBody::Unchanged(_))
             | (ClientBody::Unchecked(_) | ClientBody::Unchanged(_), checked @ ClientBody::Redacted(_)) => {
@@ -92,7 +95,8 @@ impl RecordedBodies {
 
     /// Clears the bodies of an attempt whose response is not used.
     pub fn clear_attempt(&mut self) {
-        (self.upstream_request, self.response_tap, self.is_forwarded) = (None, None, false);
+        (self.upstream_request, self.upstream_head) = (None, None);
+        (self.response_tap, self.is_forwarded) = (None, false);
     }
 
     pub fn is_recording(&self) -> bool {
@@ -180,6 +184,11 @@ impl RecordedBodies {
         self.upstream_request = self.entry.as_ref().map(|entry| mask_secrets(entry, body));
     }
 
+    /// Stores the head that `encode` returns, for the record. Does nothing if bodies are not recorded.
+    pub fn set_upstream_head(&mut self, encode: impl FnOnce() -> Bytes) {
+        self.upstream_head = self.is_recording().then(encode);
+    }
+
     /// Records the provider's response before it is changed. Returns the body to read in place of `body`.
     #[must_use]
     pub fn tap_response(&mut self, body: ResponseBody) -> ResponseBody {
@@ -203,6 +212,9 @@ impl RecordedBodies {
             && received.as_ref() != Some(&sent)
         {
             entry.add_complete_body(FrameKind::UpstreamRequest, sent);
+        }
+        if let (Some(entry), Some(head)) = (&self.entry, self.upstream_head.take()) {
+            entry.add_upstream_head(head);
         }
         self.open_tap();
     }

@@ -150,6 +150,7 @@ impl RequestLog {
             user: self.user.clone(),
             is_streaming: self.is_streaming,
             metadata: self.metadata.clone(),
+            masked_headers: self.masked_headers.clone(),
             dropped_params: self.dropped_params.clone(),
             response_report: self.response_report.clone(),
             count_input: self.count_input.clone(),

@@ -11,7 +11,7 @@ use uuid::Uuid;
 use crate::accounting::{
     prices::Cost,
     record::{
-        Detail, Outcome, Record, RequestLog,
+        Detail, Outcome, PendingUsage, Record, RequestLog,
         details::{RecordIdentity, write_sdk},
         json_writer::{ObjectWriter, write_object},
         masking::{mask_url, write_masked_headers},
@@ -49,6 +49,7 @@ pub fn write_record(
         write_object(lines, |line| {
             write_basics(line, record, MAX_STRANGER_TEXT_BYTES, outcome, elapsed);
             write_usage(line, record.log.billing.usage.as_ref(), cost);
+            write_pending_usage(line, record);
             record.log.details.write_identity(line);
             write_source(line, &record.head);
             write_prompt(line, &record.head);
@@ -247,6 +248,7 @@ fn write_full_record(
         write_request_fields(line, &record.log);
         record.log.details.write_attempts(line);
         write_usage(line, record.log.billing.usage.as_ref(), cost);
+        write_pending_usage(line, record);
         write_decision(line, &record.log);
         write_events(line, &record.log);
         write_caller(line, &record.log);
@@ -270,7 +272,7 @@ fn write_full_record(
             line.object("request_headers", |fields| {
                 write_masked_headers(
                     fields,
-                    &record.head.headers,
+                    record.head.headers.iter(),
                     &[&record.log.masked_headers, &record.sink.sensitive_headers],
                     &record.sink.control_prefixes,
                 );
@@ -347,6 +349,16 @@ fn write_usage(line: &mut ObjectWriter<'_>, usage: Option<&Usage>, cost: Option<
     line.number("cost_nanodollars", cost.nanodollars);
     line.text("cost_currency", "USD");
     line.optional_text("price_version", cost.price_version.as_deref());
+}
+
+/// Writes the usage that an amendment will confirm. It is empty if the tokens are still to be counted.
+fn write_pending_usage(line: &mut ObjectWriter<'_>, record: &Record) {
+    let Some(pending) = &record.pending_usage else { return };
+    line.object("pending_usage", |fields| {
+        if let PendingUsage::Known(usage, cost) = pending {
+            write_usage(fields, Some(usage), cost.as_ref());
+        }
+    });
 }
 
 /// Writes the tool uses, and the token counts whose sum the units are.

@@ -5,9 +5,11 @@ use std::sync::{Arc, atomic::Ordering};
 
 use bytes::Bytes;
 use penstock_llm::operation::Operation;
-use penstock_net::{body::Body, headers::Headers};
+use penstock_net::{Origin, body::Body, headers::Headers};
 
-use super::{Detail, Record, RecordSink, RequestLog, recorded_bodies::RedactingHooks, serialize};
+use super::{
+    Detail, Record, RecordSink, RequestLog, masking::encode_upstream_head, recorded_bodies::RedactingHooks, serialize,
+};
 use crate::{
     accounting::{
         body_secrets::issues_credential,
@@ -53,6 +55,12 @@ impl RequestLog {
                 entry.add_body_chunk(FrameKind::ClientRequest, bytes);
             }
         }))
+    }
+
+    /// Records the head of the request to a target, with secrets masked, if bodies are recorded.
+    pub(crate) fn set_upstream_head(&mut self, origin: &Origin, head: &[u8], sink: &RecordSink) {
+        let listed: [&[String]; 2] = [&self.masked_headers, &sink.sensitive_headers];
+        self.bodies.set_upstream_head(|| encode_upstream_head(origin, head, &listed));
     }
 
     /// Discards the recorded response of the provider if guardrails removed a part of it.

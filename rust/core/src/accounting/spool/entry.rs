@@ -20,9 +20,16 @@ use super::{
 const COLLECTED_BYTES: usize = 4 * 1024;
 /// Maximum length of the payload of a body frame.
 const MAX_BODY_FRAME_BYTES: usize = 1024 * 1024;
+/// Maximum length of a recorded head of a request. A longer one is not recorded.
+const MAX_UPSTREAM_HEAD_BYTES: usize = 64 * 1024;
 /// Body kinds, in the order of their numbers.
-const BODY_KINDS: [FrameKind; 4] =
-    [FrameKind::ClientRequest, FrameKind::UpstreamRequest, FrameKind::UpstreamResponse, FrameKind::ClientResponse];
+const BODY_KINDS: [FrameKind; 5] = [
+    FrameKind::ClientRequest,
+    FrameKind::UpstreamRequest,
+    FrameKind::UpstreamResponse,
+    FrameKind::ClientResponse,
+    FrameKind::UpstreamHead,
+];
 
 /// States if the bodies of a request are recorded completely.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,7 +73,7 @@ impl std::fmt::Debug for SpoolEntry {
 #[derive(Default)]
 struct Bodies {
     /// One for each of `BODY_KINDS`.
-    parts: [BodyPart; 4],
+    parts: [BodyPart; 5],
     is_cut: bool,
     is_dropped: bool,
 }
@@ -166,6 +173,14 @@ impl SpoolEntry {
         if let Some(remaining) = bodies.admit(kind, body.len(), self.spool.body_bytes) {
             body.truncate(remaining);
             bodies.parts[kind_index(kind)].complete = body;
+        }
+    }
+
+    /// Adds the head of the request to the provider. It is complete whatever the limit for bodies is.
+    pub fn add_upstream_head(&self, head: Bytes) {
+        let mut bodies = self.lock_bodies();
+        if !bodies.is_dropped && head.len() <= MAX_UPSTREAM_HEAD_BYTES {
+            bodies.parts[kind_index(FrameKind::UpstreamHead)].complete = head;
         }
     }
 

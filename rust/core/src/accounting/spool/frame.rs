@@ -40,14 +40,16 @@ pub enum FrameKind {
     ClientResponse = 5,
     End = 6,
     Amend = 7,
+    UpstreamHead = 10,
 }
 
-/// Kinds of frames that contain parts of bodies.
-pub const BODY_KINDS: [u8; 4] = [
+/// Kinds of frames that contain parts of bodies, or the head of the request to the provider.
+pub const BODY_KINDS: [u8; 5] = [
     FrameKind::ClientRequest as u8,
     FrameKind::UpstreamRequest as u8,
     FrameKind::UpstreamResponse as u8,
     FrameKind::ClientResponse as u8,
+    FrameKind::UpstreamHead as u8,
 ];
 /// Kind of a frame with the record of a request that did not pass through this gateway. The control process writes it.
 pub const EXTERNAL_LOG_KIND: u8 = 9;
@@ -213,7 +215,7 @@ mod tests {
 
     use super::*;
 
-    const KINDS: [FrameKind; 7] = [
+    const KINDS: [FrameKind; 8] = [
         FrameKind::Begin,
         FrameKind::ClientRequest,
         FrameKind::UpstreamRequest,
@@ -221,6 +223,7 @@ mod tests {
         FrameKind::ClientResponse,
         FrameKind::End,
         FrameKind::Amend,
+        FrameKind::UpstreamHead,
     ];
 
     fn encode(frames: &[(FrameKind, u8, Uuid, Vec<u8>)]) -> Vec<u8> {

@@ -47,6 +47,7 @@ pub(crate) async fn upgrade_target(
     };
     let model_override = Some(&*log.model).filter(|model| *model != requested_model);
     let head = render_upgrade_head(state, client_request, target, model_override, issued.as_deref())?;
+    log.set_upstream_head(&target.base_url.origin, &head, &state.record_sink);
     let handshake = Handshake::new(&offered_protocols(&client_request.head.headers));
     let mut deadline = Deadline::new(target.timeout, &Body::empty(), &state.coarse_timer);
     let sent = Instant::now();
