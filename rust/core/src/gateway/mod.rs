@@ -1,6 +1,7 @@
 //! Request pipeline of the gateway: admit, resolve, choose the endpoint, run it, deliver. Read this file first, then
 //! `provider_request`. No module of a lower layer imports this one.
 
+mod batch_guardrails;
 mod batch_requests;
 mod collected_body;
 mod guardrail_trials;
@@ -40,6 +41,8 @@ enum Destination {
     Prompt(PromptPath),
     /// The explanation of another request.
     Explain,
+    /// The guardrails of a line of a batch, for the control process.
+    BatchLine,
     /// A feature of the management API that this version does not have.
     Reserved(&'static str),
     /// No destination: the path is one of the gateway in another spelling.
@@ -78,6 +81,9 @@ impl Destination {
         }
         if head.method == "POST" && head.path == EXPLAIN_PATH {
             return Self::Explain;
+        }
+        if batch_guardrails::is_line_check(head) {
+            return Self::BatchLine;
         }
         if let Some(feature) = route::reserved_feature(&head.path) {
             return Self::Reserved(feature);
@@ -124,6 +130,10 @@ async fn dispatch(state: &Arc<GatewayState>, request: Request) -> ClientResponse
         }
         (Destination::Misspelled, error) => {
             reject_without_record(&state.settings, &error.unwrap_or(Error::NotFound), &head)
+        }
+        (Destination::BatchLine, Some(error)) => reject_without_record(&state.settings, &error, &head),
+        (Destination::BatchLine, None) => {
+            Box::pin(batch_guardrails::handle(state, snapshot, Request { head, body })).await
         }
         (Destination::Management, None) => {
             let response = management_proxy::forward_management_request(state, head, body).await;

@@ -1,6 +1,7 @@
 //! Routing of a request to the targets of its config. Chooses the target, and the next one if a target fails.
 
 mod attempts;
+mod batch_lines;
 pub(crate) mod cache_lookup;
 mod continuation;
 mod discarded_usage;
@@ -15,6 +16,7 @@ mod replay_body;
 pub(crate) mod upstream_response;
 
 pub(crate) use crate::routing::executor::{open_websocket, resolve_model_prefix, route_request};
+pub(crate) use batch_lines::{BatchLine, check_batch_line};
 pub(crate) use continuation::Continuation;
 pub(crate) use explain::{explain_routing, is_explain_request};
 pub use hooks::Trial;

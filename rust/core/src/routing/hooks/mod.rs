@@ -60,6 +60,7 @@ use self::{
 use crate::{
     accounting::record::{RecordSink, RequestLog},
     config::Node,
+    endpoints::management_proxy,
     error::{Error, Result},
     gateway_state::GatewayState,
     guardrails::{
@@ -80,7 +81,7 @@ use crate::{
 };
 
 /// Status of a response whose hooks failed but do not deny it.
-const FAILED_STATUS: u16 = 246;
+pub(crate) const FAILED_STATUS: u16 = 246;
 /// Permits for the bodies that asynchronous hooks hold after their requests have ended: 1024, of which one workspace
 /// can have 768.
 static BACKGROUND: LazyLock<FairPermits> = LazyLock::new(|| FairPermits::new(1024, 768));
@@ -138,6 +139,12 @@ fn build_runner(executor: &RouteExecutor<'_>, before: &[Arc<Hook>], after: &[Arc
     }
 }
 
+/// Returns true if the control process sends a batch whose lines it has checked with the guardrails of the only target.
+async fn is_checked_batch(executor: &RouteExecutor<'_>) -> bool {
+    let headers = &executor.client_request.head.headers;
+    executor.plan.config.root.targets.is_empty() && management_proxy::is_batch_pass(executor.state, headers).await
+}
+
 /// Returns the header fields that only checks may set. They are empty until a check sets them, because their hooks may
 /// be skipped.
 fn reserve_headers(before: &[Arc<Hook>]) -> Vec<(String, String)> {
@@ -181,8 +188,11 @@ impl TargetHooks {
         };
         let length = prepared.body.complete_bytes().len();
         let (request, texts) = run_offloaded(length, parse).await?;
-        let reading =
+        let mut reading =
             Reading::of_request(executor.client_request, executor.is_websocket, &request, &texts, &prepared.body);
+        if reading == Reading::ProviderBatch && is_checked_batch(executor).await {
+            reading = Reading::Nothing;
+        }
         if reading == Reading::StoredOutput {
             after.extend(hooks_for_stored_output(&before));
         }
