@@ -467,3 +467,9 @@ def test_respelled_paths_are_checked(team: Client, provider: Mock, path: str):
     body = {"model": "mock", "messages": [{"role": "user", "content": "a canary"}]}
     assert caller.post(path, body).status == 446
     assert provider.ledger() == []
+
+
+def test_moderation_without_any_model_is_rejected(admin: Client, workspace: str):
+    caller = admin.with_new_key(workspace_id=workspace, scopes=["guardrails.invoke", "completions.write"])
+    response = caller.post("/v1/execute-guardrails/moderations", {"input": "x"})
+    expect_error(response, 400, "AB01", "model", "guardrails.moderation_model")

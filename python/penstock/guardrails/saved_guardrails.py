@@ -9,6 +9,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from penstock.authorization import RequireScopes, require_scopes
 from penstock.errors import ForbiddenError, InvalidError, Problem, join_problems
+from penstock.guardrails.default_models import may_use_default_model
 from penstock.guardrails.documents import JsonObject, to_engine_document
 from penstock.ids import new_id
 from penstock.kit import versions as saved_versions
@@ -263,7 +264,8 @@ async def make_content(
 
 def asks_models(content: Content) -> bool:
     """Returns true if an enabled check sends requests to a model of a saved provider."""
-    return any(check.get("is_enabled", True) and "model" in check["parameters"] for check in content.checks.masked)
+    enabled = [check for check in content.checks.masked if check.get("is_enabled", True)]
+    return any("model" in check["parameters"] or may_use_default_model(check) for check in enabled)
 
 
 async def open_content(session: TenantSession, content: Row, holder: Row) -> Content:
