@@ -22,6 +22,7 @@ use crate::{
     gateway_state::GatewayState,
     ingress::{client_sdk, message::RequestHead},
     limits::now_ms,
+    process::background_threads::LowerPriority,
     response::{
         client_response::{ClientResponse, ClientResponseHead},
         delivery,
@@ -48,8 +49,6 @@ const REQUEST_HEADER: &[u8] = b"x-penstock-request";
 const CLIENT_HEADER: &[u8] = b"x-penstock-forwarded-for";
 /// Header of requests that the control process sends for a batch whose lines the guardrails have checked.
 pub const BATCH_PASS_HEADER: &str = "x-gateway-batch-pass";
-/// Lowers the priority of the calling thread, so that it yields to threads that serve requests on the same core.
-pub type LowerPriority = Arc<dyn Fn() + Send + Sync>;
 /// Maximum size of the body of a management request, except for files.
 const MAX_BODY_BYTES: usize = 4 * 1024 * 1024;
 /// Maximum size of the body of a sign-in request, whose client has no credential yet. All other bodies are read only

@@ -192,7 +192,7 @@ impl<'w> RouteExecutor<'w> {
             self.replay_body.restore(prepared.body);
             return Ok(denied);
         }
-        let cache_lookup = CacheLookup::for_target(self, node, &target, &prepared.body);
+        let cache_lookup = CacheLookup::for_target(self, node, &target, &prepared.body).await;
         if self.client_request.control.should_explain() {
             let breaker =
                 breaker_permit.as_ref().filter(|breaker_permit| breaker_permit.is_probe()).map(|_| Verdict::HalfOpen);

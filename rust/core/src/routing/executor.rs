@@ -25,12 +25,12 @@ use crate::{
         route_plan::{ConfigSource, RoutePlan},
         target_resolver::{ClientRequest, TargetResolver},
     },
-    response::delivery::UpstreamResponse,
+    response::{delivery::UpstreamResponse, offload::run_blocking},
     routing::{
         fallback_level::{FallbackLevel, TriedFailure},
         hooks::{self, TargetHooks},
         pattern_jobs::PatternJobs,
-        replay_body::ReplayBody,
+        replay_body::{MAX_INLINE_EDIT_BYTES, ReplayBody},
         upstream_response::triggers_fallback,
     },
     state::shared::{circuit_breakers::BreakerPermit, sticky_sessions::SessionAssignment},
@@ -70,7 +70,8 @@ pub(crate) async fn route_request(
     } else {
         hooks::find_redacting_hooks(resolver, &plan.config.root)
     };
-    let body = log.begin_record_with_redaction(resolver.client_request.head, &state.record_sink, body, redacting_hooks);
+    let sink = &state.record_sink;
+    let body = log.begin_record_with_redaction(resolver.client_request.head, sink, body, redacting_hooks).await;
     let operation = resolver.client_request.requested_operation();
     if let (true, Body::Complete(bytes)) = (operation.has_countable_text(), &body) {
         log.count_input = Some(state.record_sink.token_counter.retain_body(operation, bytes));
@@ -130,7 +131,8 @@ pub(crate) struct RouteExecutor<'w> {
     pub client_request: &'w ClientRequest<'w>,
     pub log: &'w mut RequestLog,
     pub replay_body: ReplayBody,
-    condition_params: Vec<Option<Value>>,
+    /// Values of body fields that conditions read; `None` if the body is large and they are not picked yet.
+    condition_params: Option<Vec<Option<Value>>>,
     /// Results of patterns that were matched in advance, because matching them takes long.
     pattern_results: Option<Arc<PatternResults>>,
     /// Time at which the client stops waiting.
@@ -158,7 +160,9 @@ impl<'w> RouteExecutor<'w> {
         log: &'w mut RequestLog,
         replay_body: ReplayBody,
     ) -> Self {
-        let condition_params = replay_body.json_fields(&plan.config.condition_params);
+        let names = &plan.config.condition_params;
+        let is_small = replay_body.as_json().is_none_or(|bytes| bytes.len() <= MAX_INLINE_EDIT_BYTES);
+        let condition_params = (names.is_empty() || is_small).then(|| replay_body.json_fields(names));
         let client_request = resolver.client_request;
         let client_deadline = client_request.control.client_timeout.and_then(timeout::client_deadline);
         log.decision =
@@ -196,6 +200,7 @@ impl<'w> RouteExecutor<'w> {
             is_dry_run: self.is_dry_run,
             config_key: self.config_key.clone(),
             pattern_results: self.pattern_results.clone(),
+            condition_params: self.condition_params.clone(),
             ..RouteExecutor::new(self.state, self.resolver, self.plan, log, replay_body)
         }
     }
@@ -211,9 +216,7 @@ impl<'w> RouteExecutor<'w> {
 
     /// Tries targets from a node until one responds. If the node is a leaf, its breaker permit is already acquired.
     pub async fn run_from(&mut self, start: &'w Node) -> Result<UpstreamResponse> {
-        if self.plan.config.has_patterns {
-            self.match_expensive_patterns().await?;
-        }
+        self.prepare_conditions().await?;
         let mut node = start;
         let mut levels: Vec<FallbackLevel<'w>> = Vec::new();
         let mut last_failure: Option<Box<TriedFailure>> = None;
@@ -495,9 +498,16 @@ impl<'w> RouteExecutor<'w> {
         self.client_deadline.filter(|until| *until <= Instant::now()).map(|_| "the request timeout has passed")
     }
 
-    /// Matches the patterns of all conditions in advance if that takes too long for this thread.
-    pub async fn match_expensive_patterns(&mut self) -> Result<()> {
-        if self.pattern_results.is_none() {
+    /// Does what takes too long for this thread before conditions are evaluated: picks their fields of a large body, and
+    /// matches expensive patterns.
+    pub async fn prepare_conditions(&mut self) -> Result<()> {
+        if self.condition_params.is_none() {
+            let (bytes, names) = (self.replay_body.as_json().cloned(), self.plan.config.condition_params.clone());
+            let pick = move || pick_values(&bytes.unwrap_or_default(), &names);
+            // Boxed, because an inline future would enlarge the future of every request.
+            self.condition_params = Some(Box::pin(run_blocking(pick)).await?);
+        }
+        if self.plan.config.has_patterns && self.pattern_results.is_none() {
             let jobs = PatternJobs::collect(&self.plan.config.root, &self.condition_input())?;
             if let Some(jobs) = jobs {
                 // Boxed, because an inline future would enlarge the future of every request.
@@ -511,7 +521,7 @@ impl<'w> RouteExecutor<'w> {
     fn condition_input(&self) -> ConditionInput<'_> {
         ConditionInput {
             metadata: &self.log.metadata,
-            params: &self.condition_params,
+            params: self.condition_params.as_deref().unwrap_or_default(),
             path: &self.client_request.head.path,
             pattern_results: self.pattern_results.as_deref(),
         }

@@ -191,7 +191,8 @@ async fn azure_takes_the_token_of_an_application() {
     }
     let form = String::from_utf8(authority.last_request.lock().unwrap().clone()).unwrap();
     assert_eq!(*authority.request_lines.lock().unwrap(), ["POST /t-1/oauth2/v2.0/token HTTP/1.1"]);
-    for field in ["grant_type=client_credentials", "client_id=c-1", "client_secret=s-1", "cognitiveservices.azure.com"] {
+    for field in ["grant_type=client_credentials", "client_id=c-1", "client_secret=s-1", "cognitiveservices.azure.com"]
+    {
         assert!(form.contains(field), "{form}");
     }
 }

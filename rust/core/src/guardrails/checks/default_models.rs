@@ -35,13 +35,17 @@ impl DefaultModels {
     /// If a model has another form, with the name of its setting.
     pub fn parse(moderation: &str, personal_data: &str) -> Result<Self, String> {
         let parse = |model: &str, purpose: ModelPurpose| {
-            let is_valid = model.strip_prefix('@').and_then(|rest| rest.split_once('/')).is_some_and(|(slug, name)| {
-                !slug.is_empty() && !name.is_empty() && !slug.contains(' ')
-            });
+            let is_valid = model
+                .strip_prefix('@')
+                .and_then(|rest| rest.split_once('/'))
+                .is_some_and(|(slug, name)| !slug.is_empty() && !name.is_empty() && !slug.contains(' '));
             match model {
                 "" => Ok(None),
                 model if is_valid => Ok(Some(model.to_owned())),
-                model => Err(format!("{} is `{model}`; expected a model such as `@my-openai/gpt-4o-mini`", purpose.setting())),
+                model => Err(format!(
+                    "{} is `{model}`; expected a model such as `@my-openai/gpt-4o-mini`",
+                    purpose.setting()
+                )),
             }
         };
         Ok(Self {

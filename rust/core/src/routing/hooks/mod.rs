@@ -387,7 +387,7 @@ impl TargetHooks {
             return Ok(denial.replacing(&bytes, self.subject.operation, None));
         }
         // A client may read a repeated key differently from these hooks, so it gets the JSON that they read.
-        let changed = (run.is_changed || has_repeated_keys).then(|| run.subject.response.clone());
+        let changed = (run.is_changed || has_repeated_keys).then(|| Arc::clone(&run.subject));
         self.append_results(&mut response, bytes, changed).await?;
         Ok(response)
     }
@@ -544,12 +544,13 @@ impl TargetHooks {
         Ok(Some(Bytes::from_owner(BudgetedBytes { bytes, permit: share })))
     }
 
-    /// Adds the results to a JSON body and sets the status. `changed` is the body if hooks changed it.
+    /// Adds the results to a JSON body and sets the status. `changed` has the body if hooks changed
+    /// it.
     async fn append_results(
         &self,
         response: &mut UpstreamResponse,
         bytes: Bytes,
-        changed: Option<Value>,
+        changed: Option<Arc<HookSubject>>,
     ) -> Result<()> {
         let (results, has_failed) = {
             let results = self.results.lock();
@@ -565,7 +566,8 @@ impl TargetHooks {
         }
         let length = bytes.len();
         let body = run_offloaded(length, move || {
-            let changed = changed.filter(Value::is_object).map(|body| Bytes::from(body.to_string()));
+            let changed = changed.filter(|subject| subject.response.is_object());
+            let changed = changed.map(|subject| Bytes::from(subject.response.to_string()));
             let body = changed.unwrap_or(bytes);
             let Some(results) = results else { return body };
             let field = ("hook_results".to_owned(), results.into_boxed_slice());
