@@ -37,7 +37,7 @@ MAX_SEARCHED_VERSIONS = 50
 NO_CHECKS = SplitDocument([], {})
 
 _Metadata = Annotated[dict[str, Any], Meta(max_length=64)]
-_Rating = Annotated[int, Meta(ge=-10, le=10)]
+_Rating = Annotated[int | float, Meta(ge=-10, le=10)]
 _Weight = Annotated[float, Meta(ge=0, le=1)]
 
 

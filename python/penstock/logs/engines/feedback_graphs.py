@@ -64,7 +64,7 @@ def _run_weighted(fragments: SqlFragments, filters: LogFilters, buckets: Buckets
 def _run_scores(fragments: SqlFragments, filters: LogFilters, _: Buckets) -> Graph:
     statement = Statement(fragments)
     joined = _join_by_time(statement, filters)
-    rows = statement.fetch(f"SELECT f.value AS score, count(*) FROM {joined} GROUP BY score ORDER BY score")
+    rows = statement.fetch(f"SELECT round(f.value) AS score, count(*) FROM {joined} GROUP BY score ORDER BY score")
     # The column `value` is a floating-point number.
     return {"total": sum(row[1] for row in rows)}, [{"score": int(score), "total": count} for score, count in rows]
 
