@@ -62,7 +62,7 @@ pub(crate) async fn check_batch_line(
     let target = executor.resolve_target(node, &mut prepared).await?;
     let hooks = TargetHooks::for_target(&executor, node, &target, &prepared).await?;
     let Some(mut hooks) = hooks else {
-        return Ok(describe_outcome(200, false, line.response.as_ref().map(|response| response.get()), None));
+        return Ok(describe_outcome(200, false, line.response.as_deref().map(RawValue::get), None));
     };
     let results = hooks.results().clone();
     if let Some(response) = line.response {

@@ -25,11 +25,10 @@ use crate::{
         route_plan::{ConfigSource, RoutePlan},
         target_resolver::{ClientRequest, TargetResolver},
     },
-    response::{delivery::UpstreamResponse, offload::run_blocking},
+    response::delivery::UpstreamResponse,
     routing::{
         fallback_level::{FallbackLevel, TriedFailure},
         hooks::{self, TargetHooks},
-        pattern_jobs::PatternJobs,
         replay_body::{MAX_INLINE_EDIT_BYTES, ReplayBody},
         upstream_response::triggers_fallback,
     },
@@ -132,9 +131,9 @@ pub(crate) struct RouteExecutor<'w> {
     pub log: &'w mut RequestLog,
     pub replay_body: ReplayBody,
     /// Values of body fields that conditions read; `None` if the body is large and they are not picked yet.
-    condition_params: Option<Vec<Option<Value>>>,
+    pub condition_params: Option<Vec<Option<Value>>>,
     /// Results of patterns that were matched in advance, because matching them takes long.
-    pattern_results: Option<Arc<PatternResults>>,
+    pub pattern_results: Option<Arc<PatternResults>>,
     /// Time at which the client stops waiting.
     pub client_deadline: Option<Instant>,
     /// True if the client asks for a WebSocket.
@@ -498,27 +497,8 @@ impl<'w> RouteExecutor<'w> {
         self.client_deadline.filter(|until| *until <= Instant::now()).map(|_| "the request timeout has passed")
     }
 
-    /// Does what takes too long for this thread before conditions are evaluated: picks their fields of a large body, and
-    /// matches expensive patterns.
-    pub async fn prepare_conditions(&mut self) -> Result<()> {
-        if self.condition_params.is_none() {
-            let (bytes, names) = (self.replay_body.as_json().cloned(), self.plan.config.condition_params.clone());
-            let pick = move || pick_values(&bytes.unwrap_or_default(), &names);
-            // Boxed, because an inline future would enlarge the future of every request.
-            self.condition_params = Some(Box::pin(run_blocking(pick)).await?);
-        }
-        if self.plan.config.has_patterns && self.pattern_results.is_none() {
-            let jobs = PatternJobs::collect(&self.plan.config.root, &self.condition_input())?;
-            if let Some(jobs) = jobs {
-                // Boxed, because an inline future would enlarge the future of every request.
-                self.pattern_results = Some(Box::pin(jobs.run(self.resolver.caller.workspace())).await?.into());
-            }
-        }
-        Ok(())
-    }
-
     /// Returns the request data that conditions and sticky fields can read.
-    fn condition_input(&self) -> ConditionInput<'_> {
+    pub fn condition_input(&self) -> ConditionInput<'_> {
         ConditionInput {
             metadata: &self.log.metadata,
             params: self.condition_params.as_deref().unwrap_or_default(),

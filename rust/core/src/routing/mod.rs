@@ -3,6 +3,7 @@
 mod attempts;
 mod batch_lines;
 pub(crate) mod cache_lookup;
+mod condition_work;
 mod continuation;
 mod discarded_usage;
 pub(crate) mod executor;

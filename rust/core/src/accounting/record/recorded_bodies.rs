@@ -146,11 +146,12 @@ impl RecordedBodies {
         }
         let Some(limit) = self.entry.as_ref().map(|entry| entry.body_limit()) else { return };
         // If the client disconnects meanwhile, the body still counts as unchecked.
-        self.client_request = match (&self.client_request, redacted) {
+        let checked = match (&self.client_request, redacted) {
             (ClientBody::Recorded, _) | (ClientBody::Unchanged(_) | ClientBody::Redacted(_), None) => return,
             (_, Some(redacted)) => ClientBody::Redacted(mask_secrets(limit, redacted).await),
             (ClientBody::Unchecked(bytes), None) => ClientBody::Unchanged(mask_secrets(limit, bytes.clone()).await),
         };
+        self.client_request = checked;
     }
 
     /// Returns true if the record must not show the body that the client sent.

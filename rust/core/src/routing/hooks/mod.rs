@@ -60,7 +60,6 @@ use self::{
 use crate::{
     accounting::record::{RecordSink, RequestLog},
     config::Node,
-    endpoints::management_proxy,
     error::{Error, Result},
     gateway_state::GatewayState,
     guardrails::{
@@ -139,12 +138,6 @@ fn build_runner(executor: &RouteExecutor<'_>, before: &[Arc<Hook>], after: &[Arc
     }
 }
 
-/// Returns true if the control process sends a batch whose lines it has checked with the guardrails of the only target.
-async fn is_checked_batch(executor: &RouteExecutor<'_>) -> bool {
-    let headers = &executor.client_request.head.headers;
-    executor.plan.config.root.targets.is_empty() && management_proxy::is_batch_pass(executor.state, headers).await
-}
-
 /// Returns the header fields that only checks may set. They are empty until a check sets them, because their hooks may
 /// be skipped.
 fn reserve_headers(before: &[Arc<Hook>]) -> Vec<(String, String)> {
@@ -188,11 +181,7 @@ impl TargetHooks {
         };
         let length = prepared.body.complete_bytes().len();
         let (request, texts) = run_offloaded(length, parse).await?;
-        let mut reading =
-            Reading::of_request(executor.client_request, executor.is_websocket, &request, &texts, &prepared.body);
-        if reading == Reading::ProviderBatch && is_checked_batch(executor).await {
-            reading = Reading::Nothing;
-        }
+        let reading = Reading::of_target(executor, &request, &texts, &prepared.body).await;
         if reading == Reading::StoredOutput {
             after.extend(hooks_for_stored_output(&before));
         }
