@@ -4,6 +4,7 @@ result at once.
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID, uuid5
 
@@ -50,14 +51,15 @@ class CheckedLines:
     async def write(self, batch_input: BatchInput) -> AsyncIterator[bytes]:
         """Yields the new input file. Raises a `CheckStoppedError` when the batch is stopped."""
         written = 0
-        async for number, line, outcome in self._checker.check_requests(batch_input):
-            content = self._encode_line(line, outcome)
-            if content is None:
-                await self._withhold_line(number, line, outcome)
-                continue
-            self.sendable += 1
-            yield b"\n" * (number - 1 - written) + content + b"\n"
-            written = number
+        async with aclosing(self._checker.check_requests(batch_input)) as outcomes:
+            async for number, line, outcome in outcomes:
+                content = self._encode_line(line, outcome)
+                if content is None:
+                    await self._withhold_line(number, line, outcome)
+                    continue
+                self.sendable += 1
+                yield b"\n" * (number - 1 - written) + content + b"\n"
+                written = number
         await self._store_rows(self._rows)
 
     def _encode_line(self, line: BatchLine, outcome: CheckedLine | str) -> bytes | None:

@@ -17,7 +17,7 @@ from penstock.errors import EdgeUnavailableError, IncompleteResponseError
 from penstock.job_loop import wait_for_event
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator
 
     from penstock.batches.edge_messages import EdgeResponse
     from penstock.batches.input import BatchInput, BatchLine
@@ -138,7 +138,7 @@ class LineChecker:
         self._stop = stop
         self._concurrency = concurrency
 
-    async def check_requests(self, batch_input: BatchInput) -> AsyncIterator[tuple[int, BatchLine, CheckedLine | str]]:
+    async def check_requests(self, batch_input: BatchInput) -> AsyncGenerator[tuple[int, BatchLine, CheckedLine | str]]:
         """Yields each line, in order, with its outcome, or with the reason why it could not be checked. Raises a
         `CheckStoppedError` when the batch is stopped.
         """
@@ -155,6 +155,7 @@ class LineChecker:
         finally:
             for _, _, task in running:
                 task.cancel()
+            await asyncio.gather(*(task for _, _, task in running), return_exceptions=True)
 
     async def _take_first(
         self, running: deque[tuple[int, BatchLine, asyncio.Task[CheckedLine | str]]]
