@@ -87,6 +87,9 @@ static BACKGROUND: LazyLock<FairPermits> = LazyLock::new(|| FairPermits::new(102
 /// Bytes of a body for one such permit.
 const BACKGROUND_BYTES_PER_PERMIT: u32 = 64 * 1024;
 
+/// Function that writes a changed body as JSON.
+type WriteBody = Box<dyn FnOnce() -> Option<String> + Send>;
+
 /// Hooks of one target of a request.
 pub(crate) struct TargetHooks {
     before: Vec<Arc<Hook>>,
@@ -376,7 +379,7 @@ impl TargetHooks {
             return Ok(denial.replacing(&bytes, self.subject.operation, None));
         }
         // A client may read a repeated key differently from these hooks, so it gets the JSON that they read.
-        let changed = (run.is_changed || has_repeated_keys).then(|| Arc::clone(&run.subject));
+        let changed = (run.is_changed || has_repeated_keys).then(|| write_response(run.subject));
         self.append_results(&mut response, bytes, changed).await?;
         Ok(response)
     }
@@ -533,13 +536,12 @@ impl TargetHooks {
         Ok(Some(Bytes::from_owner(BudgetedBytes { bytes, permit: share })))
     }
 
-    /// Adds the results to a JSON body and sets the status. `changed` has the body if hooks changed
-    /// it.
+    /// Adds the results to a JSON body and sets the status. `changed` writes the body if hooks changed it.
     async fn append_results(
         &self,
         response: &mut UpstreamResponse,
         bytes: Bytes,
-        changed: Option<Arc<HookSubject>>,
+        changed: Option<WriteBody>,
     ) -> Result<()> {
         let (results, has_failed) = {
             let results = self.results.lock();
@@ -555,9 +557,7 @@ impl TargetHooks {
         }
         let length = bytes.len();
         let body = run_offloaded(length, move || {
-            let changed = changed.filter(|subject| subject.response.is_object());
-            let changed = changed.map(|subject| Bytes::from(subject.response.to_string()));
-            let body = changed.unwrap_or(bytes);
+            let body = changed.and_then(|write| write()).map_or(bytes, Bytes::from);
             let Some(results) = results else { return body };
             let field = ("hook_results".to_owned(), results.into_boxed_slice());
             set_fields(&body, &[], &[field]).map_or(body, Bytes::from)
@@ -569,6 +569,11 @@ impl TargetHooks {
         response.incoming.body = ResponseBody::from_bytes(body);
         Ok(())
     }
+}
+
+/// Returns a function that writes the response of a subject; `None` if it is no JSON object.
+fn write_response(subject: Arc<HookSubject>) -> WriteBody {
+    Box::new(move || subject.response.is_object().then(|| subject.response.to_string()))
 }
 
 /// Returns true if a background response is not complete.
