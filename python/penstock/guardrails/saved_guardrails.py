@@ -37,7 +37,7 @@ MAX_SEARCHED_VERSIONS = 50
 NO_CHECKS = SplitDocument([], {})
 
 _Metadata = Annotated[dict[str, Any], Meta(max_length=64)]
-_Rating = Annotated[int | float, Meta(ge=-10, le=10)]
+_Rating = Annotated[float, Meta(ge=-10, le=10)]
 _Weight = Annotated[float, Meta(ge=0, le=1)]
 
 
@@ -197,6 +197,9 @@ def actions_to_builtins(actions: Actions) -> JsonObject:
     written: JsonObject = msgspec.to_builtins(actions)
     for event in ("on_success", "on_fail"):
         feedback = written[event]["feedback"]
+        # Written as an integer if it is one, so that the same rating makes no new version.
+        if float(feedback["value"]).is_integer():
+            feedback["value"] = int(feedback["value"])
         feedback["metadata"] = _parse_metadata(f"actions.{event}.feedback.metadata", feedback["metadata"])
     return written
 
