@@ -266,7 +266,8 @@ impl<'w> RouteExecutor<'w> {
         target: &Target<'_>,
         prepared: &mut PreparedBody,
     ) -> Result<Option<UpstreamResponse>> {
-        if self.is_dry_run || self.client_request.head.is_guardrail_question {
+        let is_exempt = self.is_dry_run || self.client_request.head.is_guardrail_question;
+        if is_exempt || hooks::reads_checked_batch(self).await {
             return Ok(None);
         }
         let Some(mut hooks) = TargetHooks::for_target(self, node, target, prepared).await? else { return Ok(None) };

@@ -38,6 +38,7 @@ use serde_json::Value;
 
 pub(crate) use denial::DENIED_STATUS;
 pub(crate) use effective::{describe_guardrails, has_defaults, may_decide, read_responses};
+pub(crate) use reading::reads_checked_batch;
 pub(crate) use request_check::find_redacting_hooks;
 pub use trial::Trial;
 
@@ -87,7 +88,6 @@ static BACKGROUND: LazyLock<FairPermits> = LazyLock::new(|| FairPermits::new(102
 /// Bytes of a body for one such permit.
 const BACKGROUND_BYTES_PER_PERMIT: u32 = 64 * 1024;
 
-/// Function that writes a changed body as JSON.
 type WriteBody = Box<dyn FnOnce() -> Option<String> + Send>;
 
 /// Hooks of one target of a request.

@@ -173,6 +173,14 @@ impl Reading {
     }
 }
 
+/// Returns true if the control process reads a batch whose lines it has checked. It checks the responses itself.
+pub async fn reads_checked_batch(executor: &RouteExecutor<'_>) -> bool {
+    let head = &executor.client_request.head;
+    head.method == "GET"
+        && executor.plan.config.root.targets.is_empty()
+        && is_batch_pass(executor.state, &head.headers).await
+}
+
 /// Returns true if a body has the turns of a conversation, also if their content has an unknown form.
 fn has_turns(request: &Value) -> bool {
     ["messages", "contents"].iter().any(|name| request[name].as_array().is_some_and(|turns| !turns.is_empty()))
