@@ -119,8 +119,8 @@ def serve(  # noqa: PLR0913, PLR0917 - one parameter for each option
     process_log.configure(settings.log)
     # Imported here, because the other commands do not need them.
     from penstock.engine_build import check_engine_build
+    from penstock.guardrails.default_models import register_checks
     from penstock.listen import check_open_host, check_ports_are_free
-    from penstock.plugins.program import register_plugins
     from penstock.pricing import engine_export
     from penstock.snapshot.build import Snapshot, build_valid_snapshot, find_missing_providers
 
@@ -128,8 +128,8 @@ def serve(  # noqa: PLR0913, PLR0917 - one parameter for each option
     # Checked before the store is created: its admin key is printed only once, so a start that fails afterwards would
     # lose it.
     check_ports_are_free(settings)
-    # Plug-ins are registered before the fork, because all processes compile guardrails.
-    register_plugins(settings)
+    # Done before the fork, because all processes compile guardrails.
+    register_checks(settings)
     await_preparation = start_preparation(settings, with_demo=mock is not None)
     engine_export.start_public_list()
     # Imported here, while the two child processes prepare the store and load the public list.

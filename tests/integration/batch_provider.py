@@ -153,7 +153,9 @@ def _openai_batch(batch: dict[str, Any]) -> dict[str, Any]:
 
 
 def _openai_output_line(line: dict[str, Any], which: str) -> bytes:
-    body = {"object": "chat.completion", "model": line["body"]["model"], "choices": []}
+    text = "to " + line["body"]["messages"][0]["content"] if "messages" in line["body"] else ""
+    choices = [{"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}]
+    body = {"object": "chat.completion", "model": line["body"]["model"], "choices": choices}
     status = 200 if which == "good" else 400
     response = {"status_code": status, "request_id": f"req-{line['custom_id']}", "body": body}
     return json.dumps({"id": "x", "custom_id": line["custom_id"], "response": response, "error": None}).encode() + b"\n"

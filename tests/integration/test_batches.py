@@ -392,3 +392,6 @@ def test_lines_are_checked_by_guardrails(caller: Client, provider: Mock):
     denied = read_output_lines(ai, batch.error_file_id)["line-1"]["response"]
     assert (denied["status_code"], denied["body"]["error"]["type"]) == (446, "hooks_failed")
     assert "ann@example.com" not in json.dumps(provider.ledger())
+    first, second = batch.hook_results["before_request_hooks"]
+    assert (first["lines"], first["denied_lines"], first["deny"], first["verdict"]) == (2, 1, True, False)
+    assert (second["transformed"], second["verdict"]) == (True, True)

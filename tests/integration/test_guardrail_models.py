@@ -80,7 +80,8 @@ def running_gateway(
     provider: Mock, new_store: StoreFactory, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Gateway]:
     folder: Path = tmp_path_factory.mktemp("guardrail-models")
-    tables = {"mock": {"host": provider.url}, "upstream": {"trusted_custom_hosts": ["127.0.0.1"]}}
+    tables: dict[str, Any] = {"mock": {"host": provider.url}, "upstream": {"trusted_custom_hosts": ["127.0.0.1"]}}
+    tables["guardrails"] = {"moderation_model": "@judge/default"}
     with run_gateway(folder, tables, env=new_store(folder)) as gateway:
         yield gateway
 
@@ -170,6 +171,23 @@ def test_moderations_have_the_categories_of_each_text(team: Client, judge: Judge
     expect_error(missing, 400, "AB01", "@none/m could not be called")
 
 
+def test_check_without_a_model_asks_the_default_model(team: Client, judge: JudgeServer):
+    judge.questions.clear()
+    check = {"id": "gateway.moderateContent", "parameters": {"categories": ["violence"]}}
+    guardrail = team.create("/v1/guardrails", {"name": "Default", "checks": [check], "actions": {"deny": True}})
+    trial = expect_ok(team.post(f"/v1/guardrails/{guardrail['slug']}/test", {"text": "a bad text"}))
+    assert (trial["denied"], trial["verdict"]) == (True, False)
+    moderation = expect_ok(team.post(f"{EXECUTE}/moderations", {"input": "a bad text", "categories": ["violence"]}))
+    assert moderation["results"][0]["flagged"]
+    assert {question["model"] for question in judge.questions} == {"default"}
+
+
+def test_check_without_any_model_is_rejected_when_it_is_saved(team: Client):
+    check = {"id": "gateway.pii", "parameters": {"categories": ["NAME"]}}
+    response = team.post("/v1/guardrails", {"name": "Names", "checks": [check]})
+    expect_error(response, 400, "AB01", "checks[0].parameters.model", "guardrails.pii_model")
+
+
 def test_texts_are_classified(team: Client):
     german = "Der schnelle braune Fuchs springt über den faulen Hund und läuft dann weiter."
     languages = team.post(f"{EXECUTE}/language", {"input": [german, "12"]}).json()
@@ -197,7 +215,7 @@ def test_texts_are_classified(team: Client):
         ("language", {"input": "x", "model": "m"}, "model"),
         ("gibberish", {"input": ["x" * 600_000, "y" * 600_000]}, "input"),
         ("pii", {"input": "x", "categories": ["NAME"]}, "categories[0]"),
-        ("moderations", {"input": "x"}, "model"),
+        ("moderations", {"input": "x", "model": "gpt-4o"}, "model"),
         ("moderations", {"input": ["x"] * 33, "model": "@judge/m"}, "input"),
     ],
 )

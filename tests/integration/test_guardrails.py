@@ -367,7 +367,7 @@ def test_references_show_what_uses_a_config(admin: Client, workspace: str):
 
 
 def test_dry_run_of_a_saved_guardrail_is_in_the_log_as_feedback(admin: Client, workspace: str, team: Client):
-    actions = {"deny": True, "dry_run": True, "stream": "window", "on_fail": {"feedback": {"value": -7, "weight": 1}}}
+    actions = {"deny": True, "dry_run": True, "stream": "window", "on_fail": {"feedback": {"value": -7.5, "weight": 1}}}
     created = team.create("/v1/guardrails", {"name": "Dry", "checks": CHECKS, "actions": actions})
     assert team.read(f"/v1/guardrails/{created['slug']}")["actions"]["stream"] == "window"
     set_defaults(admin, workspace, [created["slug"]])
@@ -387,7 +387,7 @@ def test_dry_run_of_a_saved_guardrail_is_in_the_log_as_feedback(admin: Client, w
     set_defaults(admin, workspace, [])
     (result,) = log["details"]["hook_results"]["before_request_hooks"]
     assert (result["dry_run"], result["would_deny"], result["deny"]) == (True, True, False)
-    assert {entry["value"] for entry in log["feedback"]} == {-7}
+    assert {entry["value"] for entry in log["feedback"]} == {-7.5}
 
 
 def test_redacted_texts_are_in_no_log(admin: Client, workspace: str, team: Client, collector: OtelCollector):
@@ -467,3 +467,9 @@ def test_respelled_paths_are_checked(team: Client, provider: Mock, path: str):
     body = {"model": "mock", "messages": [{"role": "user", "content": "a canary"}]}
     assert caller.post(path, body).status == 446
     assert provider.ledger() == []
+
+
+def test_moderation_without_any_model_is_rejected(admin: Client, workspace: str):
+    caller = admin.with_new_key(workspace_id=workspace, scopes=["guardrails.invoke", "completions.write"])
+    response = caller.post("/v1/execute-guardrails/moderations", {"input": "x"})
+    expect_error(response, 400, "AB01", "model", "guardrails.moderation_model")

@@ -8,12 +8,15 @@ import itertools
 import json
 import os
 import signal
+import threading
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any
 
 import openai
 import pytest
 
-from tests.integration.batch_provider import FakeBatchProvider
+from tests.integration.batch_provider import FakeBatchProvider, RecordingServer
 from tests.integration.batching import (
     CHAT_PATH,
     RestartableGateway,
@@ -26,7 +29,7 @@ from tests.integration.batching import (
     wait_until_ended,
 )
 from tests.integration.management_client import Client, expect_error
-from tests.integration.serving import edge_pids
+from tests.integration.serving import control_pid, edge_pids
 from tests.processes import wait_for
 
 if TYPE_CHECKING:
@@ -405,16 +408,171 @@ def test_batch_output_at_the_provider_takes_one_request(restarted_gateway: Resta
         openai_client(caller).fine_tuning.jobs.list()
 
 
+NO_CANARY = {"contains": {"words": ["canary"], "operator": "none"}}
+HIDE_EMAIL = {"gateway.pii": {"categories": ["EMAIL_ADDRESS"], "redact": True}}
+
+
+def sent_lines(stub_provider: FakeBatchProvider) -> str:
+    return json.dumps([batch["lines"] for batch in stub_provider.batches.values()])
+
+
+def read_line(ai: openai.OpenAI, file_id: str | None, number: int) -> dict[str, Any]:
+    return read_output_lines(ai, file_id)[f"line-{number}"]["response"]
+
+
+def test_lines_are_checked_before_the_provider_gets_them(caller: Client, stub_provider: FakeBatchProvider):
+    denying, observing = {"id": "no-canary", "deny": True, **NO_CANARY}, {"id": "short", "wordCount": {"maxWords": 2}}
+    config = json.dumps({"input_guardrails": [denying, {"id": "emails", **HIDE_EMAIL}, observing]})
+    ai = openai_client(caller, provider="@m-w", config=config)
+    texts = ["a canary", "mail ann@example.com", "two words", "these are four words"]
+    lines = [batch_line(number, text) for number, text in enumerate(texts, 1)]
+    created = create_batch(ai, to_jsonl(*lines), COMPLETION_WINDOW)
+    assert created.status == "validating"
+    assert created.hook_results == {"before_request_hooks": [], "after_request_hooks": []}
+    wait_for_submission(stub_provider)
+    assert "canary" not in sent_lines(stub_provider)
+    assert "ann@example.com" not in sent_lines(stub_provider)
+    stub_provider.finish_batches()
+    batch = wait_until_ended(ai, created.id)
+    counts = batch.request_counts
+    assert (batch.status, counts.total, counts.completed, counts.failed) == ("completed", 4, 3, 1)
+    denied = read_line(ai, batch.error_file_id, 1)
+    assert (denied["status_code"], denied["body"]["error"]["type"]) == (446, "hooks_failed")
+    statuses = {number: read_line(ai, batch.output_file_id, number)["status_code"] for number in (2, 3, 4)}
+    assert statuses == {2: 200, 3: 200, 4: 246}
+    first = read_line(ai, batch.output_file_id, 4)["body"]["hook_results"]["before_request_hooks"]
+    assert [(result["id"], result["verdict"]) for result in first][-1] == ("short", False)
+    assert batch.input_file_id != created.input_file_id
+    checked = ai.files.content(batch.input_file_id).text
+    assert "canary" not in checked
+    assert "ann@example.com" not in checked
+    assert "ann@example.com" in ai.files.content(created.input_file_id).text
+    results = {result["id"]: result for result in batch.hook_results["before_request_hooks"]}
+    assert (results["no-canary"]["denied_lines"], results["no-canary"]["deny"]) == (1, True)
+    assert (results["emails"]["transformed"], results["emails"]["verdict"]) == (True, True)
+    assert (results["short"]["lines"], results["short"]["failed_lines"]) == (4, 1)
+    assert batch.processing_post_request_guardrails_at is None
+
+
+def test_responses_are_checked_before_the_client_gets_them(caller: Client, stub_provider: FakeBatchProvider):
+    config = json.dumps({"output_guardrails": [{"id": "no-canary", "deny": True, **NO_CANARY}, HIDE_EMAIL]})
+    ai = openai_client(caller, provider="@m-w", config=config)
+    lines = [batch_line(number, text) for number, text in enumerate(["a canary", "ann@example.com", "hi"], 1)]
+    created = create_batch(ai, to_jsonl(*lines), COMPLETION_WINDOW)
+    wait_for_submission(stub_provider)
+    assert "canary" in sent_lines(stub_provider)
+    stub_provider.finish_batches()
+    batch = wait_until_ended(ai, created.id)
+    assert (batch.status, batch.request_counts.completed, batch.request_counts.failed) == ("completed", 2, 1)
+    assert batch.in_progress_at <= batch.processing_post_request_guardrails_at <= batch.finalizing_at
+    assert batch.input_file_id == created.input_file_id
+    denied, output = ai.files.content(batch.error_file_id).text, ai.files.content(batch.output_file_id).text
+    assert read_line(ai, batch.error_file_id, 1)["status_code"] == 446
+    assert "canary" not in denied.replace("no-canary", "")
+    assert "ann@example.com" not in output
+    body = read_line(ai, batch.output_file_id, 3)["body"]
+    assert body["choices"][0]["message"]["content"] == "to hi"
+    assert [result["verdict"] for result in body["hook_results"]["after_request_hooks"]] == [True, True]
+    (first, *_) = batch.hook_results["after_request_hooks"]
+    assert (first["lines"], first["denied_lines"], first["verdict"]) == (3, 1, False)
+
+
+def test_cancelled_batch_returns_no_unchecked_response(caller: Client, stub_provider: FakeBatchProvider):
+    config = json.dumps({"output_guardrails": [{"deny": True, **NO_CANARY}]})
+    ai = openai_client(caller, provider="@m-w", config=config)
+    batch = create_batch(ai, to_jsonl(batch_line(1, "a canary"), batch_line(2)), COMPLETION_WINDOW)
+    wait_for_submission(stub_provider)
+    ai.batches.cancel(batch.id)
+    batch = wait_until_ended(ai, batch.id)
+    assert (batch.status, batch.output_file_id) == ("cancelled", None)
+    assert read_line(ai, batch.error_file_id, 1)["status_code"] == 446
+
+
+class BlockingWebhook(RecordingServer):
+    """Webhook that responds after `release` is set."""
+
+    def __init__(self) -> None:
+        super().__init__(_WebhookHandler)
+        self.release = threading.Event()
+
+
+class _WebhookHandler(BaseHTTPRequestHandler):
+    provider: BlockingWebhook
+
+    def log_message(self, *_: object) -> None:
+        """Suppresses the access log."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self.provider.received_requests.append(("POST", self.path))
+        self.provider.release.wait(20)
+        self.send_response(200)
+        self.end_headers()
+        with suppress(OSError):
+            self.wfile.write(b'{"verdict": true}')
+
+
+def test_checks_of_responses_continue_after_kill_9(
+    restarted_gateway: RestartableGateway, stub_provider: FakeBatchProvider
+):
+    caller = create_caller(restarted_gateway, stub_provider, "openai")
+    with BlockingWebhook() as webhook:
+        check = {"webhook": {"webhookURL": webhook.url, "timeout": 15_000, "failOnError": True}}
+        config = json.dumps({"output_guardrails": [{"id": "hook", "deny": True, **check}]})
+        ai = openai_client(caller, provider="@m-w", config=config)
+        batch = create_batch(ai, to_jsonl(batch_line(1), batch_line(2)), COMPLETION_WINDOW)
+        wait_for_submission(stub_provider)
+        stub_provider.finish_batches()
+        wait_for("a check of a response", lambda: webhook.received_requests or None)
+        assert ai.batches.retrieve(batch.id).status == "processing_post_request_guardrails"
+        with pytest.raises(openai.ConflictError, match="processing_post_request_guardrails"):
+            ai.batches.cancel(batch.id)
+        os.kill(control_pid(restarted_gateway.gateway), signal.SIGKILL)
+        webhook.release.set()
+        wait_for("the management API", lambda: caller.get(f"/v1/batches/{batch.id}").status == 200 or None)
+        batch = wait_until_ended(ai, batch.id)
+    assert (batch.status, batch.request_counts.completed) == ("completed", 2)
+    (result,) = batch.hook_results["after_request_hooks"]
+    assert (result["id"], result["lines"], result["verdict"]) == ("hook", 2, True)
+
+
+def test_batch_of_denied_lines_is_not_submitted(
+    restarted_gateway: RestartableGateway, stub_provider: FakeBatchProvider
+):
+    caller = create_caller(restarted_gateway, stub_provider, "openai")
+    config = json.dumps({"input_guardrails": [{"deny": True, **NO_CANARY}]})
+    ai = openai_client(caller, provider="@m-w", config=config)
+    batch = create_batch(ai, to_jsonl(batch_line(1, "a canary")), COMPLETION_WINDOW)
+    batch = wait_until_ended(ai, batch.id)
+    assert (batch.status, batch.request_counts.failed, batch.output_file_id) == ("completed", 1, None)
+    assert stub_provider.received_requests == []
+
+
+def test_client_cannot_pretend_that_its_batch_was_checked(
+    restarted_gateway: RestartableGateway, stub_provider: FakeBatchProvider
+):
+    caller = create_caller(restarted_gateway, stub_provider, "openai")
+    config = json.dumps({"input_guardrails": [{"deny": True, **NO_CANARY}]})
+    headers = {"x-gateway-provider": "@m-w", "x-gateway-config": config, "x-gateway-batch-pass": "0" * 48}
+    client = Client(restarted_gateway.gateway, caller.key, headers)
+    batch = {"input_file_id": "file-1", "endpoint": CHAT_PATH, "completion_window": "24h"}
+    assert client.post("/v1/batches", batch).status == 446
+    assert client.post("/v1/batch_guardrails", {"path": CHAT_PATH, "request": {}}).status == 404
+    assert stub_provider.received_requests == []
+
+
+TWO_TARGETS = {"strategy": {"mode": "fallback"}, "targets": [{"provider": "@m-w"}, {"provider": "@m-w"}]}
+
+
 @pytest.mark.parametrize(
     "config",
     [
-        {"input_guardrails": [{"deny": True, "contains": {"words": ["canary"], "operator": "none"}}]},
-        {"output_guardrails": [{"deny": True, "contains": {"words": ["canary"], "operator": "none"}}]},
-        {"input_guardrails": [{"gateway.pii": {"categories": ["EMAIL_ADDRESS"], "redact": True}}]},
+        {"input_guardrails": [{"gateway.pii": {"categories": ["EMAIL_ADDRESS"], "redact": True, "restore": True}}]},
+        {"output_guardrails": [{"deny": True, **NO_CANARY}], **TWO_TARGETS},
         {"override_params": {"max_tokens": 5}},
     ],
 )
-def test_guardrails_and_overrides_keep_lines_from_the_provider(
+def test_what_cannot_act_on_a_provider_batch_keeps_its_lines_from_the_provider(
     restarted_gateway: RestartableGateway, stub_provider: FakeBatchProvider, config: dict[str, Any]
 ):
     caller = create_caller(restarted_gateway, stub_provider, "openai")

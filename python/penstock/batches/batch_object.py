@@ -11,6 +11,7 @@ from msgspec import Meta
 from sqlalchemy import select
 
 from penstock.batches.files import BATCH, FILE, MS_PER_SECOND, UnixSeconds, not_found_error, parse_prefixed_id
+from penstock.batches.hook_summary import HookSummary
 from penstock.schemas import field_error, now, unknown_reference_error
 from penstock.store.job_tables import batches
 from penstock.store.tables import integration_models, integrations, providers
@@ -27,7 +28,11 @@ if TYPE_CHECKING:
 VALIDATING, IN_PROGRESS, FINALIZING, COMPLETED = "validating", "in_progress", "finalizing", "completed"
 # Statuses of a batch that is cancelled, and the other final statuses.
 CANCELLING, CANCELLED, EXPIRED, FAILED = "cancelling", "cancelled", "expired", "failed"
-ACTIVE_STATUSES = (VALIDATING, IN_PROGRESS, FINALIZING, CANCELLING)
+# Status of a provider's batch whose responses are being checked. The column of the store is too short for the name in the
+# API.
+CHECKING_RESPONSES = "checking_responses"
+STATUS_NAMES = {CHECKING_RESPONSES: "processing_post_request_guardrails"}
+ACTIVE_STATUSES = (VALIDATING, IN_PROGRESS, CHECKING_RESPONSES, FINALIZING, CANCELLING)
 FINISHED_STATUSES = (COMPLETED, CANCELLED, EXPIRED, FAILED)
 IMMEDIATE_WINDOW = "immediate"
 
@@ -70,7 +75,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     status: Annotated[
         str,
         Meta(
-            description="`validating`, `in_progress`, `finalizing`, `completed`, `cancelling`, `cancelled`, `expired` or `failed`"
+            description="`validating`, `in_progress`, `processing_post_request_guardrails`, `finalizing`, `completed`, `cancelling`, `cancelled`, `expired` or `failed`"
         ),
     ]
     output_file_id: Annotated[str | None, Meta(description="file with the responses")]
@@ -78,6 +83,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     created_at: UnixSeconds
     in_progress_at: UnixSeconds | None
     expires_at: UnixSeconds
+    processing_post_request_guardrails_at: UnixSeconds | None
     finalizing_at: UnixSeconds | None
     completed_at: UnixSeconds | None
     failed_at: UnixSeconds | None
@@ -88,6 +94,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     metadata: Annotated[dict[str, str] | None, Meta(description="metadata that its creator set")]
     model: Annotated[str | None, Meta(description="default model for lines that name none")]
     provider_job_id: Annotated[str | None, Meta(description="id of the batch at the provider that runs it")]
+    hook_results: Annotated[HookSummary, Meta(description="results of the guardrails so far, over all lines")]
     object: Annotated[str, Meta(description="`batch`")] = "batch"
 
 
@@ -103,7 +110,7 @@ def to_batch(row: Row) -> Batch:
         errors={"object": "list", "data": row["errors"]} if row["errors"] else None,
         input_file_id=FILE + row["input_file_id"],
         completion_window=row["completion_window"],
-        status=row["status"],
+        status=status_name(row),
         output_file_id=FILE + output if output else None,
         error_file_id=FILE + row["error_file_id"] if row["error_file_id"] else None,
         created_at=row["created_at"] // MS_PER_SECOND,
@@ -112,7 +119,9 @@ def to_batch(row: Row) -> Batch:
         metadata=details.get("metadata"),
         model=row["model"],
         provider_job_id=job.get("id"),
+        hook_results=HookSummary.load(details),
         in_progress_at=moments.get(IN_PROGRESS),
+        processing_post_request_guardrails_at=moments.get(CHECKING_RESPONSES),
         finalizing_at=moments.get(FINALIZING),
         completed_at=moments.get(COMPLETED),
         failed_at=moments.get(FAILED),
@@ -120,6 +129,11 @@ def to_batch(row: Row) -> Batch:
         cancelling_at=moments.get(CANCELLING),
         cancelled_at=moments.get(CANCELLED),
     )
+
+
+def status_name(row: Row) -> str:
+    """Returns the name of a batch's status in the API."""
+    return STATUS_NAMES.get(row["status"], row["status"])
 
 
 async def find_batch(session: TenantStore, prefixed_id: str) -> Row:

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import random
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from uuid import NAMESPACE_URL, UUID, uuid5
 
 import msgspec
@@ -17,6 +17,7 @@ from sqlalchemy import insert, select, update
 from penstock.batches.batch_object import COMPLETED, EXPIRED
 from penstock.batches.edge_messages import JSON_MEDIA_TYPE, EdgeRequest
 from penstock.batches.files import BATCH
+from penstock.batches.hook_summary import HookSummary
 from penstock.errors import EdgeUnavailableError, IncompleteResponseError, PenstockError, UnavailableError
 from penstock.job_loop import wait_for_event
 from penstock.store.job_tables import batch_lines, batches
@@ -68,7 +69,9 @@ class GatewayBatch:
         self._edge, self._database, self._settings, self._figures, _ = dependencies
         self._room = asyncio.Semaphore(dependencies.settings.batches.concurrency)
         self._begun: deque[float] = deque(maxlen=dependencies.settings.batches.concurrency)
-        self._waiting: list[LineOutcome] = []
+        self._waiting: list[tuple[LineOutcome, object]] = []
+        self._details: dict[str, Any] = row["details"] or {}
+        self._hook_summary = HookSummary.load(self._details)
         self._writing = asyncio.Lock()
         self._left = False
 
@@ -121,15 +124,17 @@ class GatewayBatch:
 
     async def _process_line(self, number: int, line: BatchLine) -> None:
         try:
-            content, failed = await self._send_with_retries(number, line)
-            await self._save_outcome(LineOutcome(number, failed, content))
+            outcome, hook_results = await self._send_with_retries(number, line)
+            await self._save_outcome(outcome, hook_results)
         except _LineNotSent:
             self._left = True
         finally:
             self._room.release()
 
-    async def _send_with_retries(self, number: int, line: BatchLine) -> tuple[str, bool]:
-        """Sends a line until it succeeds or its retries are used up. Returns its output line and whether it failed."""
+    async def _send_with_retries(self, number: int, line: BatchLine) -> tuple[LineOutcome, object]:
+        """Sends a line until it succeeds or its retries are used up. Returns its outcome, and the results of its
+        guardrails.
+        """
         body, attempt = msgspec.json.encode(line.body), 0
         while True:
             reply, failure = None, ""
@@ -153,29 +158,33 @@ class GatewayBatch:
 
     def _format_outcome(
         self, number: int, line: BatchLine, reply: EdgeResponse | None, failure: str
-    ) -> tuple[str, bool]:
-        response = None
-        if reply:
-            response = {"status_code": reply.status, "request_id": reply.request_id, "body": _decode_body(reply.body)}
+    ) -> tuple[LineOutcome, object]:
+        body = _decode_body(reply.body) if reply else None
+        response = {"status_code": reply.status, "request_id": reply.request_id, "body": body} if reply else None
         error = None if reply else {"code": "no_answer", "message": failure}
-        return format_output_line(self._row["id"], number, line.custom_id, response, error), not (
-            reply and reply.status < SUCCESS_STATUS_END
-        )
+        content = format_output_line(self._row["id"], number, line.custom_id, response, error)
+        failed = not (reply and reply.status < SUCCESS_STATUS_END)
+        hook_results = cast("dict[str, object]", body).get("hook_results") if isinstance(body, dict) else None
+        return LineOutcome(number, failed, content), hook_results
 
-    async def _save_outcome(self, outcome: LineOutcome) -> None:
+    async def _save_outcome(self, outcome: LineOutcome, hook_results: object) -> None:
         """Saves a result. Results that arrive during a write are saved together in the next one."""
-        self._waiting.append(outcome)
+        self._waiting.append((outcome, hook_results))
         async with self._writing:
             while self._waiting:
                 used, self._waiting = self._waiting, []
-                await self._write_outcomes(used)
+                for _, results in used:
+                    self._hook_summary.add(results)
+                await self._write_outcomes([outcome for outcome, _ in used])
 
     async def _write_outcomes(self, used: list[LineOutcome]) -> None:
         failed = sum(outcome.failed for outcome in used)
-        counts = {
+        counts: dict[str, Any] = {
             "completed": batches.c.completed + len(used) - failed,
             "failed": batches.c.failed + failed,
         }
+        if not self._hook_summary.is_empty:
+            counts["details"] = {**self._details, "hook_results": msgspec.to_builtins(self._hook_summary)}
         rows = [{"batch_id": self._row["id"], **msgspec.structs.asdict(outcome)} for outcome in used]
         while True:
             try:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 MAX_CUSTOM_ID_CHARS = 512
 # Maximum number of errors that the validation of one file reports.
 MAX_ERRORS = 100
+# Maximum length of a line that guardrails have checked. They may make it longer, and add their results.
+MAX_CHECKED_LINE_BYTES = 64 * 1024 * 1024
 
 
 class BatchLine(msgspec.Struct, frozen=True):
@@ -28,6 +30,8 @@ class BatchLine(msgspec.Struct, frozen=True):
     method: str
     url: str
     body: dict[str, Any]
+    # Results of the guardrails, in a file that the gateway has written after they checked the line.
+    hook_results: list[dict[str, Any]] | None = None
 
 
 # A problem with a line: its code, its message, and the field that has it.
@@ -50,10 +54,19 @@ class BatchInput:
         """Stores the blob storage, the id of the input file, and the endpoint of its lines."""
         self._blobs = blobs
         self._settings = settings
+        self._row = row
         self._file_id: str = row["input_file_id"]
         self._endpoint: str = row["endpoint"]
         self._model: str | None = row["model"]
         self._is_provider_batch = bool(row["job"])
+        self._max_line_bytes: int = settings.batches.line_bytes
+        if row["job"] and "checked_file_id" in row["job"]:
+            self._file_id, self._max_line_bytes = row["job"]["checked_file_id"], MAX_CHECKED_LINE_BYTES
+
+    def with_checked_file(self, file_id: str) -> BatchInput:
+        """Returns the input with the lines of a file that guardrails have checked."""
+        job = {**(self._row["job"] or {}), "checked_file_id": file_id}
+        return BatchInput(self._blobs, self._settings, {**self._row, "job": job})
 
     async def validate(
         self, check_consistency: Callable[[BatchLine, BatchLine], Iterator[LineFault]] | None = None
@@ -84,7 +97,7 @@ class BatchInput:
 
     async def requests(self) -> AsyncGenerator[tuple[int, BatchLine]]:
         """Yields each request with its line number. The lines were validated before."""
-        async for number, text in iter_lines(self._blobs, self._file_id, self._settings.batches.line_bytes):
+        async for number, text in iter_lines(self._blobs, self._file_id, self._max_line_bytes):
             line = self._parse_line(number, text)
             if isinstance(line, BatchLine):
                 yield number, line

@@ -1,4 +1,6 @@
-"""A batch that a provider runs. Submits it once, polls until it ends, and collects its results."""
+"""A batch that a provider runs. Checks its lines, submits it once, polls until it ends, collects and checks its
+results.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,19 @@ from sqlalchemy import bindparam, delete, func, insert, select, update
 
 from penstock.access.default_metadata import merge_metadata
 from penstock.batches.batch_object import CANCELLED, COMPLETED, EXPIRED, FAILED
+from penstock.batches.checked_lines import CheckedLines, checked_file_id, results_after, without_results
+from penstock.batches.files import new_file_row
 from penstock.batches.gateway_batch import format_output_line
-from penstock.batches.provider_batch_guardrails import require_unguarded
+from penstock.batches.hook_summary import HookSummary
+from penstock.batches.provider_batch_guardrails import (
+    CheckStoppedError,
+    GuardedStages,
+    LineChecker,
+    find_guarded_stages,
+    guardrail_error,
+    is_success,
+    with_request_results,
+)
 from penstock.batches.providers import batch_provider_for
 from penstock.batches.providers.batch_provider import LineResult
 from penstock.batches.providers.client import ProviderBusyError, RequestRejectedError
@@ -21,7 +34,7 @@ from penstock.batches.records import BatchBilling, BatchInfo, CompletedLine
 from penstock.errors import EdgeUnavailableError, IncompleteResponseError, ResultsNotFoundError, UnavailableError
 from penstock.job_loop import wait_for_event
 from penstock.schemas import now
-from penstock.store.job_tables import batch_lines, batches
+from penstock.store.job_tables import batch_lines, batches, files
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -60,9 +73,77 @@ class ProviderBatch:
         self._metadata = self._job.get("metadata") or merge_metadata(client.headers.get("x-gateway-metadata"))
         # If an earlier run collected the results, it may also have written the records of some lines.
         self._is_retry = "collected" in self._job
+        self._row = row
+        self._details: dict[str, Any] = row["details"] or {}
+        self._hook_summary = HookSummary.load(self._details)
+        self._checker = LineChecker(client, self.stop, dependencies.settings.batches.concurrency)
+
+    async def check_requests(self, batch_input: BatchInput) -> bool:
+        """Runs the guardrails on all lines, and stores the lines that may be sent as the new input file. Returns false if
+        the batch was stopped before.
+        """
+        stages = await self._find_guarded_stages(batch_input)
+        if stages is None:
+            return False
+        if not stages.input:
+            await self._save_progress(guarded=stages._asdict())
+            return True
+        checked_lines = CheckedLines(self._row_id, self._checker, self._hook_summary, self._insert_lines)
+        # Of an earlier run that was interrupted.
+        async with self._database.write_transaction() as connection:
+            await connection.execute(delete(batch_lines).where(batch_lines.c.batch_id == self._row_id))
+        file_id = checked_file_id(self._row_id)
+        try:
+            size = await self._client.store_lines(file_id, checked_lines.write(batch_input))
+        except CheckStoppedError:
+            return False
+        await self._save_checked_file(file_id, size, checked_lines, stages)
+        return True
+
+    async def _find_guarded_stages(self, batch_input: BatchInput) -> GuardedStages | None:
+        while not self.stop.is_set():
+            with suppress(EdgeUnavailableError, ProviderBusyError):
+                return await find_guarded_stages(self._client, batch_input)
+            await self._wait_poll_interval()
+        return None
+
+    async def _save_checked_file(self, file_id: str, size: int, lines: CheckedLines, stages: GuardedStages) -> None:
+        owner = {**self._owner, "created_by": self._row["created_by"]}
+        name = f"{self._row_id}_checked.jsonl"
+        file = new_file_row("batch", name, self._settings.files.retention_seconds, **owner)
+        file.update(id=file_id, bytes=size)
+        progress = {
+            "guarded": stages._asdict(),
+            "checked_file_id": file_id,
+            "withheld": lines.withheld,
+            "failed_input": lines.failed,
+            "sendable": lines.sendable,
+        }
+        self._job.update(progress)
+        changes = {
+            "job": self._job,
+            "input_file_id": file_id,
+            "failed": lines.failed,
+            "completed": lines.withheld - lines.failed,
+            "details": self._details_with_results(),
+        }
+        async with self._database.write_transaction() as connection:
+            await connection.execute(delete(files).where(files.c.id == file_id))
+            await connection.execute(insert(files).values(file))
+            await connection.execute(update(batches).where(batches.c.id == self._row_id).values(changes))
+
+    def _details_with_results(self) -> dict[str, Any]:
+        return {**self._details, "hook_results": msgspec.to_builtins(self._hook_summary)}
 
     async def run(self, batch_input: BatchInput) -> str:
         """Runs the batch and stores its results. Returns its final status."""
+        # Batches of earlier releases were not checked before this status.
+        if "id" not in self._job and "guarded" not in self._job and not await self.check_requests(batch_input):
+            return CANCELLED
+        if file_id := self._job.get("checked_file_id"):
+            batch_input = batch_input.with_checked_file(file_id)
+        if self._job.get("sendable") == 0:
+            return COMPLETED
         if "id" not in self._job:
             name = await self._submit(batch_input)
             if name is None:
@@ -109,7 +190,7 @@ class ProviderBatch:
             try:
                 # The last run may have ended after the provider accepted the batch and before its id was saved.
                 name = await self._provider.find_submitted() if is_repeated else None
-                return name or await self._submit_unguarded(batch_input)
+                return name or await self._provider.submit(batch_input)
             except (EdgeUnavailableError, ProviderBusyError):
                 # The provider did nothing, so submitting again is safe.
                 await self._wait_poll_interval()
@@ -125,10 +206,6 @@ class ProviderBatch:
                 await self._wait_poll_interval()
         return None
 
-    async def _submit_unguarded(self, batch_input: BatchInput) -> str:
-        await require_unguarded(self._client, batch_input)
-        return await self._provider.submit(batch_input)
-
     async def _wait_until_ended(self) -> BatchStatus:
         questions = 0
         while True:
@@ -142,7 +219,10 @@ class ProviderBatch:
             except (EdgeUnavailableError, IncompleteResponseError) as error:
                 log.warning("the status of the batch %s is unavailable for now: %s", self._row_id, error.message)
             else:
-                await self._update_row({"completed": batch_status.completed, "failed": batch_status.failed})
+                failed: int = self._job.get("failed_input", 0)
+                completed: int = self._job.get("withheld", 0) - failed
+                counts = {"completed": batch_status.completed + completed, "failed": batch_status.failed + failed}
+                await self._update_row(counts)
                 if batch_status.status in {COMPLETED, CANCELLED, EXPIRED, FAILED}:
                     return batch_status
             if questions > MAX_FINAL_POLLS:
@@ -182,7 +262,9 @@ class ProviderBatch:
     async def _collect_results(self) -> None:
         """Stores the results as the provider returns them."""
         async with self._database.write_transaction() as connection:
-            await connection.execute(delete(batch_lines).where(batch_lines.c.batch_id == self._row_id))
+            # Results of denied lines stay.
+            conditions = (batch_lines.c.batch_id == self._row_id, batch_lines.c.content.startswith(RAW_PREFIX))
+            await connection.execute(delete(batch_lines).where(*conditions))
         rows: list[dict[str, Any]] = []
         seen_numbers: set[int] = set()
         async for number, text in self._read_results():
@@ -271,8 +353,56 @@ class ProviderBatch:
             return LineResult(None, {"code": "answer_unreadable", "message": str(error)})
 
     def _to_output_row(self, number: int, line: BatchLine, outcome: LineResult) -> dict[str, Any]:
-        content = format_output_line(self._row_id, number, line.custom_id, outcome.response, outcome.error)
+        response = outcome.response and with_request_results(outcome.response, line.hook_results)
+        content = format_output_line(self._row_id, number, line.custom_id, response, outcome.error)
         return {"line": number, "failed": outcome.is_failed, "content": content}
+
+    async def check_responses(self, batch_input: BatchInput) -> None:
+        """Runs the guardrails on the responses that the provider returned. Continues after the last line that an earlier
+        run has checked.
+        """
+        page: dict[int, BatchLine] = {}
+        async for number, line in batch_input.requests():
+            if number <= self._job.get("checked_responses", 0):
+                continue
+            page[number] = line
+            if len(page) >= PAGE_LINES:
+                await self._check_page(page)
+                page = {}
+        if page:
+            await self._check_page(page)
+        counts = {"completed": await self._count_lines(failed=False), "failed": await self._count_lines(failed=True)}
+        await self._update_row(counts)
+
+    async def _check_page(self, page: dict[int, BatchLine]) -> None:
+        conditions = (batch_lines.c.batch_id == self._row_id, batch_lines.c.number.in_(list(page)))
+        async with self._database.read_connection() as connection:
+            rows = (
+                await connection.execute(select(batch_lines.c.number, batch_lines.c.content).where(*conditions))
+            ).all()
+        responses: dict[int, dict[str, Any]] = {}
+        for row in rows:
+            response: dict[str, Any] | None = msgspec.json.decode(row.content)["response"]
+            if response is not None and is_success(response):
+                responses[row.number] = response
+        bodies = {number: (page[number], without_results(response["body"])) for number, response in responses.items()}
+        outcomes = await self._checker.check_responses(bodies)
+        changes: list[dict[str, Any]] = []
+        for number, outcome in outcomes.items():
+            line, response = page[number], responses[number]
+            if isinstance(outcome, str):
+                result = LineResult(None, guardrail_error(outcome))
+            else:
+                self._hook_summary.add({"after_request_hooks": results_after(outcome.body)})
+                result = LineResult({**response, "status_code": outcome.status, "body": outcome.body}, None)
+            changes.append(self._to_output_row(number, line, result))
+        self._job["checked_responses"] = max(page)
+        line_conditions = (batch_lines.c.batch_id == self._row_id, batch_lines.c.number == bindparam("line"))
+        progress = {"job": self._job, "details": self._details_with_results()}
+        async with self._database.write_transaction() as connection:
+            if changes:
+                await connection.execute(update(batch_lines).where(*line_conditions), changes)
+            await connection.execute(update(batches).where(batches.c.id == self._row_id).values(progress))
 
     def _missing_result_row(self, number: int, line: BatchLine) -> dict[str, Any]:
         error = {"code": "no_answer", "message": "the provider returned no result for this line"}

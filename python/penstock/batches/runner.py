@@ -17,6 +17,7 @@ from penstock.batches.batch_object import (
     ACTIVE_STATUSES,
     CANCELLED,
     CANCELLING,
+    CHECKING_RESPONSES,
     COMPLETED,
     EXPIRED,
     FAILED,
@@ -28,6 +29,7 @@ from penstock.batches.batch_object import (
     load_allowed_models,
     status_change,
 )
+from penstock.batches.batch_passes import PASS_HEADER, issue_pass, revoke_pass
 from penstock.batches.files import MS_PER_SECOND, new_file_row
 from penstock.batches.gateway_batch import BatchDependencies, GatewayBatch, format_output_line
 from penstock.batches.input import BatchInput, InputError
@@ -99,6 +101,8 @@ class BatchRunner:
         self._wake_event = asyncio.Event()
         self._running: dict[str, asyncio.Task[None]] = {}
         self._stops: dict[str, asyncio.Event] = {}
+        # Passes of running batches, by the id of the batch.
+        self._passes: dict[str, str] = {}
         self._edge: EdgeClient | None = None
         self._purged = 0.0
 
@@ -217,6 +221,7 @@ class BatchRunner:
             await self._fail_batch(row_id, InputError("internal", "internal error"))
         finally:
             self._stops.pop(row_id, None)
+            revoke_pass(self._passes.pop(row_id, ""))
             self.notify()
 
     async def _fail_batch(self, row_id: str, reason: InputError) -> None:
@@ -236,14 +241,24 @@ class BatchRunner:
                 # The runner itself cancelled the provider's batch, because its time was over.
                 end = EXPIRED
             moments = {EXPIRED: now()} if end == EXPIRED else {}
+            following = CHECKING_RESPONSES if await self._has_unchecked_responses(row_id) else FINALIZING
             # The batch may also have been cancelled directly at the provider.
-            row = await self._set_status(
-                row_id, CANCELLING if end == CANCELLED else FINALIZING, (IN_PROGRESS,), also=moments
-            )
+            status = CANCELLING if end == CANCELLED else following
+            row = await self._set_status(row_id, status, (IN_PROGRESS,), also=moments)
         elif row["status"] == CANCELLING and row["job"] and "id" in row["job"]:
             await self._run_lines(row)
+        if row["status"] in {CHECKING_RESPONSES, CANCELLING} and await self._has_unchecked_responses(row_id):
+            row = await self._load_row(row_id)
+            batch, batch_input = await self._open_provider_batch(row)
+            await batch.check_responses(batch_input)
+            row = await self._set_status(row_id, FINALIZING, (CHECKING_RESPONSES,))
         if row["status"] in {FINALIZING, CANCELLING}:
             await self._finish_batch(row)
+
+    async def _has_unchecked_responses(self, row_id: str) -> bool:
+        """True if guardrails must check the responses of a batch that a provider ran."""
+        job: dict[str, Any] = (await self._load_row(row_id))["job"] or {}
+        return "id" in job and job.get("guarded", {}).get("output", False)
 
     async def _load_row(self, row_id: str) -> Row:
         async with self._database.read_connection() as connection:
@@ -280,6 +295,10 @@ class BatchRunner:
         if wrong:
             errors = [msgspec.to_builtins(problem) for problem in wrong]
             return await self._set_status(row["id"], FAILED, (VALIDATING,), errors=errors)
+        if row["job"]:
+            batch, batch_input = await self._open_provider_batch(row)
+            # If it is stopped, the batch is cancelled or has expired, and no line is sent.
+            await batch.check_requests(batch_input)
         return await self._set_status(row["id"], IN_PROGRESS, (VALIDATING,), total=total)
 
     async def _line_checker(self, job: Mapping[str, Any]) -> Callable[[BatchLine, BatchLine], Iterator[LineFault]]:
@@ -299,6 +318,34 @@ class BatchRunner:
 
     async def _run_lines(self, row: Row) -> str:
         """Runs all lines, through the edge or in a batch of the provider. Returns the final status."""
+        if row["job"]:
+            batch, batch_input = await self._open_provider_batch(row)
+            return await batch.run(batch_input)
+        headers, edge = await self._open_edge(row)
+        gateway_batch = GatewayBatch(row, headers, self._dependencies(edge))
+        self._register_stop(row, gateway_batch.stop)
+        return await gateway_batch.run(BatchInput(self._blobs, self._settings, row))
+
+    async def _open_provider_batch(self, row: Row) -> tuple[ProviderBatch, BatchInput]:
+        headers, edge = await self._open_edge(row)
+        if row["id"] not in self._passes:
+            self._passes[row["id"]] = issue_pass()
+        headers[PASS_HEADER] = self._passes[row["id"]]
+        batch = ProviderBatch(row, BatchClient(row, headers, edge, self._blobs), self._dependencies(edge))
+        self._register_stop(row, batch.stop)
+        return batch, BatchInput(self._blobs, self._settings, row)
+
+    def _dependencies(self, edge: EdgeClient) -> BatchDependencies:
+        return BatchDependencies(edge, self._database, self._settings, self._figures, self._records)
+
+    def _register_stop(self, row: Row, stop: asyncio.Event) -> None:
+        if row["status"] == CANCELLING:
+            stop.set()
+        self._stops[row["id"]] = stop
+        self.notify()
+
+    async def _open_edge(self, row: Row) -> tuple[dict[str, str], EdgeClient]:
+        """Returns the headers of the batch's requests, and a client that hides its credentials in responses."""
         if self._edge is None:
             # The HTTP client is imported with the first batch, because most gateways never run one.
             from penstock.batches.edge_client import EdgeClient  # noqa: PLC0415 - see the comment above
@@ -307,15 +354,7 @@ class BatchRunner:
         async with self._database.read_connection() as connection:
             sealed = await self._services.vault.open(connection, row["sealed"], row["id"])
             headers = msgspec.json.decode(sealed, type=dict[str, str])
-            edge = self._edge.with_redactor(await self._collect_secrets(connection, row, headers))
-        dependencies = BatchDependencies(edge, self._database, self._settings, self._figures, self._records)
-        client = BatchClient(row, headers, edge, self._blobs)
-        run = ProviderBatch(row, client, dependencies) if row["job"] else GatewayBatch(row, headers, dependencies)
-        if row["status"] == CANCELLING:
-            run.stop.set()
-        self._stops[row["id"]] = run.stop
-        self.notify()
-        return await run.run(BatchInput(self._blobs, self._settings, row))
+            return headers, self._edge.with_redactor(await self._collect_secrets(connection, row, headers))
 
     async def _collect_secrets(
         self, connection: AsyncConnection, row: Row, headers: Mapping[str, str]

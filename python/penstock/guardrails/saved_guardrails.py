@@ -9,6 +9,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from penstock.authorization import RequireScopes, require_scopes
 from penstock.errors import ForbiddenError, InvalidError, Problem, join_problems
+from penstock.guardrails.default_models import may_use_default_model
 from penstock.guardrails.documents import JsonObject, to_engine_document
 from penstock.ids import new_id
 from penstock.kit import versions as saved_versions
@@ -36,7 +37,7 @@ MAX_SEARCHED_VERSIONS = 50
 NO_CHECKS = SplitDocument([], {})
 
 _Metadata = Annotated[dict[str, Any], Meta(max_length=64)]
-_Rating = Annotated[int, Meta(ge=-10, le=10)]
+_Rating = Annotated[float, Meta(ge=-10, le=10)]
 _Weight = Annotated[float, Meta(ge=0, le=1)]
 
 
@@ -196,6 +197,9 @@ def actions_to_builtins(actions: Actions) -> JsonObject:
     written: JsonObject = msgspec.to_builtins(actions)
     for event in ("on_success", "on_fail"):
         feedback = written[event]["feedback"]
+        # Written as an integer if it is one, so that the same rating makes no new version.
+        if float(feedback["value"]).is_integer():
+            feedback["value"] = int(feedback["value"])
         feedback["metadata"] = _parse_metadata(f"actions.{event}.feedback.metadata", feedback["metadata"])
     return written
 
@@ -263,7 +267,8 @@ async def make_content(
 
 def asks_models(content: Content) -> bool:
     """Returns true if an enabled check sends requests to a model of a saved provider."""
-    return any(check.get("is_enabled", True) and "model" in check["parameters"] for check in content.checks.masked)
+    enabled = [check for check in content.checks.masked if check.get("is_enabled", True)]
+    return any("model" in check["parameters"] or may_use_default_model(check) for check in enabled)
 
 
 async def open_content(session: TenantSession, content: Row, holder: Row) -> Content:

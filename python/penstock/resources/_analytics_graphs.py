@@ -203,7 +203,7 @@ class CacheLatencyPoint(msgspec.Struct, frozen=True):
 class ScorePoint(msgspec.Struct, frozen=True):
     """Number of feedbacks with one value."""
 
-    score: Annotated[int, Meta(description="value of the feedback, from -10 to 10")]
+    score: Annotated[int, Meta(description="value of the feedback, rounded, from -10 to 10")]
     total: Annotated[Number, Meta(description="number of feedbacks with it")]
 
 

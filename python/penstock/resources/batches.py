@@ -268,7 +268,7 @@ async def cancel_batch(
             await session.update(batches, row["id"], change)
             row = {**row, **change}
         elif row["status"] not in {batch_object.CANCELLING, batch_object.CANCELLED}:
-            raise ConflictError(f"this batch cannot be cancelled: it is {row['status']}")
+            raise ConflictError(f"this batch cannot be cancelled: it is {batch_object.status_name(row)}")
     runner.notify()
     return batch_object.to_batch(row)
 
@@ -283,7 +283,7 @@ async def update_batch(
         session.set_requested_row(batches, row)
         await session.check_precondition(batches, row)
         if row["status"] not in batch_object.FINISHED_STATUSES:
-            raise ConflictError(f"this batch is not finished: it is {row['status']}")
+            raise ConflictError(f"this batch is not finished: it is {batch_object.status_name(row)}")
         file = await file_kit.find_file(session, data.internal_output_file_id)
         values = {"internal_output_file_id": file["id"], "last_updated_at": now()}
         await session.update(batches, row["id"], values)

@@ -19,6 +19,7 @@ from penstock.guardrails.trial import build_text_subject
 from penstock.guardrails.trial_plans import plan_trials
 from penstock.kit.tenant_session import RequestContext, TenantSession
 from penstock.schemas import field_error
+from penstock.settings import Settings
 
 TAGS = ["Guardrails"]
 GUARDS = [require_scopes("guardrails.invoke")]
@@ -70,13 +71,11 @@ class ModerateTexts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     input: TextInput
     model: Annotated[
-        str,
+        Annotated[str, Meta(pattern=r"^@[^/ ]+/[^\n]+(?!\n)$", max_length=255)] | None,
         Meta(
-            pattern=r"^@[^/ ]+/[^\n]+(?!\n)$",
-            max_length=255,
-            description="model of a saved provider that moderates, such as `@my-openai/gpt-4o-mini`",
+            description="model of a saved provider that moderates, such as `@my-openai/gpt-4o-mini`; the default is `guardrails.moderation_model` of the settings"
         ),
-    ]
+    ] = None
     categories: Annotated[
         Annotated[list[ModerationCategory], Meta(min_length=1)] | None,
         Meta(description="categories to look for; all by default"),
@@ -125,12 +124,17 @@ class Moderation(msgspec.Struct, frozen=True):
     tags=TAGS,
     opt={"changes_nothing": True},
 )
-async def moderate_texts(data: JSONBody[ModerateTexts], context: NamedDependency[RequestContext]) -> Moderation:
+async def moderate_texts(
+    data: JSONBody[ModerateTexts], context: NamedDependency[RequestContext], settings: NamedDependency[Settings]
+) -> Moderation:
     """Asks a model of the workspace which categories of harmful content each text has. The questions are requests of
     the caller: the scope `completions.write` is needed, too.
     """
     texts = _list_texts(data.input, MAX_MODERATED_TEXTS)
-    parameters = {"model": data.model, "categories": data.categories or list(ALL_MODERATED), "timeout": 15_000}
+    model = data.model or settings.guardrails.moderation_model
+    if not model:
+        raise field_error("model", "is required, because the setting guardrails.moderation_model has no model")
+    parameters = {"model": model, "categories": data.categories or list(ALL_MODERATED), "timeout": 15_000}
     check = saved_guardrails.Check(id="gateway.moderateContent", parameters=parameters)
     content = await saved_guardrails.make_content(
         saved_guardrails.checks_to_builtins([check]), saved_guardrails.actions_to_builtins(saved_guardrails.Actions())

@@ -10,6 +10,7 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery
 
 from penstock.authorization import authenticate, engine_only
+from penstock.batches.batch_passes import is_valid_pass
 from penstock.errors import NotFoundError
 from penstock.guardrails.trial_plans import take_plan
 from penstock.metrics import MetricsStore
@@ -115,6 +116,14 @@ async def take_trial_plan(name: FromPath[str]) -> Response[bytes]:
     return Response(plan, status_code=201, media_type="application/json")
 
 
+@get("/batch-passes/{name:str}", status_code=204)
+async def check_batch_pass(name: FromPath[str]) -> None:
+    """Returns 204 if this process has issued the pass and not revoked it; 404 otherwise."""
+    if not is_valid_pass(name):
+        message = "there is no such pass"
+        raise NotFoundError(message)
+
+
 routes = [
     Router(
         "/internal",
@@ -126,6 +135,7 @@ routes = [
             get_snapshot,
             get_prompt_version,
             take_trial_plan,
+            check_batch_pass,
         ],
         guards=[engine_only],
         include_in_schema=False,

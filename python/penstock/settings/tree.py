@@ -9,6 +9,7 @@ import msgspec
 
 from penstock.settings import jwt
 from penstock.settings.batches import Batches, Files
+from penstock.settings.guardrail_models import Guardrails
 from penstock.settings.guardrail_plugins import GuardrailPlugins
 from penstock.settings.identity import Identity
 from penstock.settings.jwt import Issuer, Jwt
@@ -48,6 +49,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     identity: Identity = Identity()
     files: Files = Files()
     batches: Batches = Batches()
+    guardrails: Guardrails = Guardrails()
     guardrail_plugins: GuardrailPlugins = GuardrailPlugins()
     metrics: Metrics = Metrics()
     mock: Mock = Mock()

@@ -21,7 +21,7 @@ use penstock_core::{
     endpoints::batches::line_requests::{self, BatchLine},
     error::Problem,
     gateway_state::GatewayState,
-    guardrails,
+    guardrails::{self, checks::default_models::DefaultModels},
     ingress::{Request, base_path::strip_base_path, client_sdk, message::RequestHead},
     limits::{counter::RecordedUsage, node_counters::NodeCounters},
     process::{
@@ -338,6 +338,14 @@ pub fn guardrail_checks(py: Python<'_>) -> Bound<'_, PyBytes> {
 #[pyfunction]
 pub fn register_plugins(data: &[u8]) -> PyResult<()> {
     guardrails::checks::plugins::register(data).map_err(PyValueError::new_err)
+}
+
+/// Sets the models of checks that name none; an empty string stands for none. Call it once, before the process forks.
+#[pyfunction]
+pub fn set_default_models(moderation: &str, personal_data: &str) -> PyResult<()> {
+    let models = DefaultModels::parse(moderation, personal_data).map_err(PyValueError::new_err)?;
+    guardrails::checks::default_models::set_default_models(models);
+    Ok(())
 }
 
 /// Sets the path of the Unix socket of the process that runs plug-ins. Call it once, before the process forks.

@@ -28,8 +28,9 @@ mod _engine {
     use super::engine::{
         BatchRecorder, BurstTicker, Engine, catalogue, check, classify_texts, client_format, config_schema,
         count_interrupted, guardrail_checks, is_secret_field, mask_body_secrets, mask_query, prompt_variables,
-        refuse_destination, register_plugins, replace_inline_data, run_guardrail, set_plugin_socket,
-        set_recorded_usage, shown_header, start_preemption_ticker, translate_batch_line, translate_batch_result,
+        refuse_destination, register_plugins, replace_inline_data, run_guardrail, set_default_models,
+        set_plugin_socket, set_recorded_usage, shown_header, start_preemption_ticker, translate_batch_line,
+        translate_batch_result,
     };
     #[pymodule_export]
     use super::errors::EngineError;

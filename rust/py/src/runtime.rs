@@ -10,12 +10,15 @@ use std::{
 
 use async_task::Runnable;
 use penstock_core::{
-    endpoints::management_proxy::{self, LowerPriority},
+    endpoints::management_proxy,
     gateway_state::GatewayState,
     ingress::Request,
-    process::edge::{
-        disconnect::Disconnector,
-        idle_connections::{ConnectionTracker, IdleConnectionReaper, IdleTimeouts, RequestGuard},
+    process::{
+        background_threads::{LowerPriority, set_lower_priority},
+        edge::{
+            disconnect::Disconnector,
+            idle_connections::{ConnectionTracker, IdleConnectionReaper, IdleTimeouts, RequestGuard},
+        },
     },
 };
 use pyo3::{prelude::*, types::PyDict};
@@ -133,6 +136,7 @@ pub struct Runtime {
 
 impl Runtime {
     pub fn start(state: Arc<GatewayState>, lower_priority: LowerPriority) -> std::io::Result<Self> {
+        set_lower_priority(Arc::clone(&lower_priority));
         let (ready, queue) = mpsc::unbounded_channel();
         let (stop, stopped) = oneshot::channel();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

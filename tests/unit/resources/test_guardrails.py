@@ -69,7 +69,7 @@ def test_every_field_is_read_back_and_versions_are_kept(bootstrapped_url: Secret
     async def scenario(api: ManagementClient) -> None:
         workspace = await api.create_workspace()
         checks = [{**WORDS, "name": "Length", "is_enabled": False}]
-        actions = {"deny": True, "async": True, "on_fail": {"feedback": {"value": -9, "metadata": '{"team": "a"}'}}}
+        actions = {"deny": True, "async": True, "on_fail": {"feedback": {"value": -8.5, "metadata": '{"team": "a"}'}}}
         body = {"name": "My guardrail!", "checks": checks, "actions": actions, "workspace_id": workspace["slug"]}
         guardrail = await api.request_ok("POST", "guardrails", body)
         assert re.fullmatch("pg-my-gua-[0-9a-f]{6}", guardrail["slug"])
@@ -78,7 +78,7 @@ def test_every_field_is_read_back_and_versions_are_kept(bootstrapped_url: Secret
         expected = {
             **FULL_ACTIONS,
             **actions,
-            "on_fail": {"feedback": {"value": -9, "weight": 1, "metadata": {"team": "a"}}},
+            "on_fail": {"feedback": {"value": -8.5, "weight": 1, "metadata": {"team": "a"}}},
         }
         assert (fetched["checks"], fetched["actions"]) == ([{**checks[0], "soft_deny_200": False}], expected)
         assert (fetched["workspace_id"], fetched["organisation_id"]) == (workspace["id"], workspace["organisation_id"])
@@ -113,6 +113,7 @@ def test_mistakes_are_reported_with_their_paths(bootstrapped_url: Secret):
             ({**inside, "checks": [{**WORDS, "parameters": {"other": 1}}]}, "checks[0].parameters"),
             ({**inside, "checks": [WORDS], "actions": {"on_fail": "deny"}}, "actions.on_fail"),
             ({**inside, "checks": [WORDS], "actions": {"on_fail": {"feedback": {"metadata": "x"}}}}, "metadata"),
+            ({**inside, "checks": [WORDS], "actions": {"on_fail": {"feedback": {"value": 10.5}}}}, "value"),
             ({**inside, "checks": [webhook(headers={"authorization": mask_secret(TOKEN)})]}, "is masked"),
         ):
             status, response, _ = await api("POST", "guardrails", body)

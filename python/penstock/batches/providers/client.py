@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 # Limit for responses other than results. Descriptions of batches and files are far smaller.
 MAX_RESPONSE_BYTES = 1024 * 1024
 MAX_RESULT_LINE_BYTES = 64 * 1024 * 1024
+# Path at which the edge runs guardrails on a line.
+CHECK_PATH = "/v1/batch_guardrails"
 # Higher than the maximum number of lines of a batch.
 MAX_LINE_NUMBER = 1_000_000
 
@@ -80,6 +82,15 @@ class BatchClient:
         """
         call = EdgeRequest(method, path, self.headers, body, JSON_MEDIA_TYPE if body else "")
         return _decode_reply(await self._edge.send_request(call, MAX_RESPONSE_BYTES), form)
+
+    async def check_line(self, body: bytes) -> EdgeResponse:
+        """Runs the guardrails of the batch on a line. Returns the response, whatever its status."""
+        call = EdgeRequest("POST", CHECK_PATH, self.headers, body, JSON_MEDIA_TYPE)
+        return await self._edge.send_request(call, MAX_RESULT_LINE_BYTES)
+
+    async def store_lines(self, name: str, chunks: AsyncIterator[bytes]) -> int:
+        """Stores lines as a blob of this name. Returns its size in bytes."""
+        return await self._blobs.put(name, chunks)
 
     async def send_request(self, method: str, path: str) -> None:
         """Sends a request whose response body is not needed. Raises an `IncompleteResponseError` if it does not

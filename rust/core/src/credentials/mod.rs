@@ -29,7 +29,7 @@ pub use crate::credentials::credential_cache::CredentialCache;
 pub use crate::credentials::issued::IssuedCredential;
 pub use crate::credentials::payload_hash::PayloadDigest;
 
-use penstock_net::body::Body;
+use penstock_net::{Upstream, body::Body};
 
 use crate::{
     error::{Error, Result},
@@ -62,17 +62,7 @@ async fn issue_credential(
         Grant::ExternalAccount(account) => {
             external_account::fetch_token(&state.upstream, &state.settings.identity, account).await
         }
-        Grant::EntraApplication { authority, tenant, client_id: client, client_secret: secret, scope } => {
-            entra::fetch_token(
-                &state.upstream,
-                authority,
-                tenant,
-                client,
-                entra::ClientCredential::Secret(secret),
-                scope,
-            )
-            .await
-        }
+        Grant::EntraApplication { .. } => fetch_application_token(&state.upstream, grant).await,
         Grant::ManagedIdentity { resource, client_id: client } => {
             managed_identity::fetch_managed_token(&state.settings.identity, resource, client.as_deref()).await
         }
@@ -89,6 +79,19 @@ async fn issue_credential(
             encrypted_key::decrypt_key(&state.credential_cache, pem.clone(), passphrase.clone()).await
         }
     }
+}
+
+/// Fetches the token of an application of Entra ID. Other grants may use an identity of this machine, so a guardrail
+/// cannot have them.
+pub(crate) async fn fetch_application_token(
+    upstream: &Upstream,
+    grant: &Grant,
+) -> std::result::Result<(IssuedCredential, Duration), String> {
+    let Grant::EntraApplication { authority, tenant, client_id, client_secret, scope } = grant else {
+        return Err("this kind of credential is not supported here".into());
+    };
+    let secret = entra::ClientCredential::Secret(client_secret);
+    entra::fetch_token(upstream, authority, tenant, client_id, secret, scope).await
 }
 
 /// Returns the keys with which a role is assumed.

@@ -3,7 +3,7 @@
 
 use crate::{
     endpoints::{
-        batches::{self, provider_or_store},
+        batches::{self, line_check, provider_or_store},
         builtin::reject_without_record,
         guardrail_trials, management_proxy, prompts,
         provider_pipeline::ProviderPipeline,
@@ -27,6 +27,8 @@ pub(crate) enum ClientEndpoint {
     Prompt(PromptPath),
     /// The explanation of another request.
     Explain,
+    /// The guardrails of a line of a batch, for the control process.
+    BatchLine,
     /// A feature of the management API that this version does not have.
     Reserved(&'static str),
     /// No endpoint: the path is one of the gateway in another spelling.
@@ -66,6 +68,9 @@ impl ClientEndpoint {
         if head.method == "POST" && head.path == EXPLAIN_PATH {
             return Self::Explain;
         }
+        if line_check::is_line_check(head) {
+            return Self::BatchLine;
+        }
         if let Some(feature) = route::reserved_feature(&head.path) {
             return Self::Reserved(feature);
         }
@@ -82,7 +87,9 @@ impl ClientEndpoint {
     pub async fn serve(self, pipeline: ProviderPipeline, request: Request, error: Option<Error>) -> ClientResponse {
         let settings = &pipeline.state.settings;
         match (self, error) {
-            (Self::Management, Some(error)) => reject_without_record(settings, &error, &request.head),
+            (Self::Management | Self::BatchLine, Some(error)) => {
+                reject_without_record(settings, &error, &request.head)
+            }
             (Self::Reserved(feature), error) => {
                 reject_without_record(settings, &error.unwrap_or(Error::NotImplemented { feature }), &request.head)
             }
@@ -94,6 +101,7 @@ impl ClientEndpoint {
                 let response = management_proxy::forward_management_request(&pipeline.state, head, body).await;
                 guardrail_trials::run_trial_plan(&pipeline.state, response).await
             }
+            (Self::BatchLine, None) => line_check::handle(&pipeline.state, pipeline.snapshot, request).await,
             (Self::Batches, None) => provider_or_store::handle(pipeline, request).await,
             (Self::Prompt(path), None) => prompts::handle(pipeline, request, path).await,
             (Self::Explain, None) => prompts::explain(pipeline, request).await,

@@ -22,6 +22,7 @@ use crate::{
     gateway_state::GatewayState,
     ingress::{client_sdk, message::RequestHead},
     limits::now_ms,
+    process::background_threads::LowerPriority,
     response::{
         client_response::{ClientResponse, ClientResponseHead},
         delivery,
@@ -46,8 +47,8 @@ const DEADLINE_HEADER: &[u8] = b"x-penstock-deadline-ms";
 const REQUEST_HEADER: &[u8] = b"x-penstock-request";
 /// Header of a request to `IDENTITY_PATH` with the client's `x-forwarded-for` and its address, for the audit log.
 const CLIENT_HEADER: &[u8] = b"x-penstock-forwarded-for";
-/// Lowers the priority of the calling thread, so that it yields to threads that serve requests on the same core.
-pub type LowerPriority = Arc<dyn Fn() + Send + Sync>;
+/// Header of requests that the control process sends for a batch whose lines the guardrails have checked.
+pub const BATCH_PASS_HEADER: &str = "x-gateway-batch-pass";
 /// Maximum size of the body of a management request, except for files.
 const MAX_BODY_BYTES: usize = 4 * 1024 * 1024;
 /// Maximum size of the body of a sign-in request, whose client has no credential yet. All other bodies are read only
@@ -434,6 +435,16 @@ pub async fn take_trial_plan(state: &GatewayState, name: &str) -> Result<Option<
     let IncomingResponse { head, mut body } = send_control_request(state, control_request).await?;
     let json = penstock_net::collect(&mut body, MAX_TRIAL_PLAN_BYTES).await?;
     Ok(json.filter(|_| head.status == 201))
+}
+
+/// Returns true if the request has a valid pass: the control process sends it for a batch whose lines were checked.
+pub async fn is_batch_pass(state: &GatewayState, headers: &Headers) -> bool {
+    let Some(name) = headers.get_str(BATCH_PASS_HEADER) else { return false };
+    let name = utf8_percent_encode(name, batches::PATH_SEGMENT_ENCODE_SET);
+    let target = format!("/internal/batch-passes/{name}");
+    let control_request =
+        ControlRequest { method: "GET", target: &target, headers: &Headers::default(), body: Bytes::new() };
+    send_control_request(state, control_request).await.is_ok_and(|response| response.head.status == 204)
 }
 
 /// Posts a body to the control process. Returns the response status, or `None` without a response.

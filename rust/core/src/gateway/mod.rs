@@ -175,7 +175,7 @@ async fn admit_and_serve(
     let body = read_body_fields(state.body_limits, client_request, body, log).await?;
     limit_admission::admit_request(state, client_request, &caller, log).await?;
     log.set_saved_provider(&target);
-    let body = log.begin_record(client_request.head, &state.record_sink, body);
+    let body = log.begin_record(client_request.head, &state.record_sink, body).await;
     if let (true, Body::Complete(bytes)) = (client_request.requested_operation().has_countable_text(), &body) {
         log.count_input =
             Some(state.record_sink.token_counter.retain_body(client_request.requested_operation(), bytes));

@@ -124,7 +124,7 @@ async fn open_websocket(
     limit_admission::admit_request(state, client_request, &caller, log).await?;
     log.is_streaming = true;
     log.model = model_from_query(&client_request.head.query);
-    drop(log.begin_record(client_request.head, &state.record_sink, Body::empty()));
+    drop(log.begin_record(client_request.head, &state.record_sink, Body::empty()).await);
     if !plan.config.is_plain || control.should_explain() || routing::hooks::has_defaults(&resolver) {
         return routing::open_websocket(state, &resolver, &plan, log).await;
     }

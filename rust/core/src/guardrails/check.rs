@@ -3,6 +3,7 @@
 use std::{borrow::Cow, collections::HashMap, fmt::Debug, sync::Arc, time::Duration};
 
 use penstock_llm::{
+    catalog::Grant,
     operation::Operation,
     texts::{TextKind, TextPart},
 };
@@ -185,6 +186,8 @@ pub struct ExternalCall {
     pub timeout: Duration,
     /// Keys that sign the request. `None`: the request needs no signature.
     pub signature: Option<AwsSignature>,
+    /// How the bearer token of the request is fetched. `None`: the request needs no token.
+    pub grant: Option<Grant>,
     pub read: ReadReply,
 }
 

@@ -8,9 +8,9 @@ use std::{
     },
 };
 
-use serde::Serialize;
+use serde::{Serialize, Serializer, ser::SerializeMap};
 use serde_json::{
-    Map, Value, json,
+    Map, Value,
     value::{RawValue, to_raw_value},
 };
 use tokio::sync::Notify;
@@ -173,7 +173,11 @@ impl HookResult {
             id: &self.id,
             transformed: self.is_transformed,
             checks: self.checks.iter().map(|check| check.view(extent)).collect(),
-            feedback: self.feedback.as_ref().map(|feedback| self.feedback_json(feedback)),
+            feedback: self.feedback.as_ref().map(|feedback| FeedbackView {
+                value: feedback.value,
+                weight: feedback.weight,
+                metadata: FeedbackMetadata { own: &feedback.metadata, checks: &self.checks },
+            }),
             execution_time: self.milliseconds,
             is_async: self.is_async,
             kind: self.kind,
@@ -194,17 +198,40 @@ impl HookResult {
         let noun = if failed.len() == 1 { "check" } else { "checks" };
         format!("the guardrail `{}` denies this: the {noun} `{}` failed", self.id, failed.join("`, `"))
     }
+}
 
-    fn feedback_json(&self, feedback: &Feedback) -> Value {
-        let ids = |is_one: fn(&CheckResult) -> bool| {
-            let ids: Vec<_> = self.checks.iter().filter(|check| is_one(check)).map(|check| check.id.as_str()).collect();
-            Value::from(ids.join(", "))
-        };
-        let mut metadata = feedback.metadata.clone();
-        metadata.insert("successfulChecks".into(), ids(|check| check.verdict && check.error.is_none()));
-        metadata.insert("failedChecks".into(), ids(|check| !check.verdict && check.error.is_none()));
-        metadata.insert("erroredChecks".into(), ids(|check| check.error.is_some()));
-        json!({"value": feedback.value, "weight": feedback.weight, "metadata": metadata})
+/// Feedback of a hook as JSON.
+#[derive(Serialize)]
+struct FeedbackView<'r> {
+    value: f64,
+    weight: f64,
+    metadata: FeedbackMetadata<'r>,
+}
+
+/// Metadata of a feedback: those of the hook, and the ids of its checks by their outcome.
+struct FeedbackMetadata<'r> {
+    own: &'r Map<String, Value>,
+    checks: &'r [CheckResult],
+}
+
+impl Serialize for FeedbackMetadata<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        type IsListed = fn(&CheckResult) -> bool;
+        const LISTS: [(&str, IsListed); 3] = [
+            ("successfulChecks", |check| check.verdict && check.error.is_none()),
+            ("failedChecks", |check| !check.verdict && check.error.is_none()),
+            ("erroredChecks", |check| check.error.is_some()),
+        ];
+        let mut fields = serializer.serialize_map(None)?;
+        for (name, value) in self.own.iter().filter(|(name, _)| LISTS.iter().all(|(list, _)| name != list)) {
+            fields.serialize_entry(name, value)?;
+        }
+        for (name, is_listed) in LISTS {
+            let ids: Vec<_> =
+                self.checks.iter().filter(|check| is_listed(check)).map(|check| check.id.as_str()).collect();
+            fields.serialize_entry(name, &ids.join(", "))?;
+        }
+        fields.end()
     }
 }
 
@@ -223,7 +250,7 @@ struct RunHookView<'r> {
     id: &'r str,
     transformed: bool,
     checks: Vec<CheckView<'r>>,
-    feedback: Option<Value>,
+    feedback: Option<FeedbackView<'r>>,
     execution_time: u64,
     #[serde(rename = "async")]
     is_async: bool,

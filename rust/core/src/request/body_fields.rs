@@ -39,7 +39,7 @@ pub(crate) async fn read_body_fields(
             // Boxed because an inline future would enlarge the future of every request.
             log.model = Box::pin(read_form_model(kind, &mut body)).await?;
         }
-        return Ok(observe_body(client_request, body, log));
+        return Ok(observe_body(client_request, body, log).await);
     }
     let bytes = body.collect().await?;
     let peek = peek_json(&bytes).await.map_err(|error| match fields.get_str("content-encoding") {
@@ -86,7 +86,7 @@ async fn peek_json(body: &Bytes) -> std::result::Result<Peek, ScanError> {
 
 /// Extracts model, user and stream flag from a body that is forwarded as it arrives. Ignores errors, because the
 /// provider validates the body.
-fn observe_body(client_request: &ClientRequest<'_>, body: Body, log: &mut RequestLog) -> Body {
+async fn observe_body(client_request: &ClientRequest<'_>, body: Body, log: &mut RequestLog) -> Body {
     let Some(kind) = client_request.head.headers.get_str("content-type") else { return body };
     if let Some(form) = FormScanner::from_content_type(kind) {
         let form = Arc::new(Mutex::new(form));
@@ -98,7 +98,7 @@ fn observe_body(client_request: &ClientRequest<'_>, body: Body, log: &mut Reques
     }
     if let Body::Complete(bytes) = &body
         && headers::is_json_media_type(kind.as_bytes())
-        && let Ok(peek) = api_format::peek(bytes)
+        && let Ok(peek) = peek_json(bytes).await
     {
         if let Some(user) = &peek.user {
             log.metadata.add_user(user);

@@ -46,7 +46,8 @@ pub(crate) async fn send_to_target(
     let operation = client_request.route.operation;
     let (body, payload) = prepare_body(client_request, target, body).await?;
     if let (true, Body::Complete(bytes)) = (log.bodies.is_recording(), &body) {
-        log.bodies.set_upstream_request(mask_secrets::mask_stored_parameters(target, bytes));
+        let masked = mask_secrets::mask_stored_parameters(target, bytes).await?;
+        log.bodies.set_upstream_request(masked).await;
     }
     let length = body_length(client_request, &body);
     let issued = match &target.grant {

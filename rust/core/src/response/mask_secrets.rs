@@ -20,7 +20,7 @@ use crate::{
         gunzip::gunzip_chunks,
         mask_frames::mask_frames,
         normalise::MAX_ERROR_BODY_BYTES,
-        offload::with_content_type,
+        offload::{run_offloaded, with_content_type},
     },
 };
 
@@ -164,9 +164,14 @@ pub fn requires_plain_response(target: &Target<'_>, is_streaming: bool) -> bool 
 }
 
 /// Returns the request body with the secrets of a saved config masked, for its record.
-pub fn mask_stored_parameters(target: &Target<'_>, body: &Bytes) -> Bytes {
+pub async fn mask_stored_parameters(target: &Target<'_>, body: &Bytes) -> Result<Bytes> {
     let secrets = spell_secrets(target.stored_parameters.secrets());
-    if secrets.is_empty() { body.clone() } else { mask_bytes(body, &secrets).into() }
+    if secrets.is_empty() {
+        return Ok(body.clone());
+    }
+    let body = body.clone();
+    // Boxed, because an inline future would enlarge the future of every request.
+    Box::pin(run_offloaded(body.len(), move || mask_bytes(&body, &secrets).into())).await
 }
 
 /// Returns the body that replaces an error which is too large or in an unknown content coding.

@@ -192,7 +192,7 @@ impl<'w> RouteExecutor<'w> {
             self.replay_body.restore(prepared.body);
             return Ok(denied);
         }
-        let cache_lookup = CacheLookup::for_target(self, node, &target, &prepared.body);
+        let cache_lookup = CacheLookup::for_target(self, node, &target, &prepared.body).await;
         if self.client_request.control.should_explain() {
             let breaker =
                 breaker_permit.as_ref().filter(|breaker_permit| breaker_permit.is_probe()).map(|_| Verdict::HalfOpen);
@@ -266,7 +266,8 @@ impl<'w> RouteExecutor<'w> {
         target: &Target<'_>,
         prepared: &mut PreparedBody,
     ) -> Result<Option<UpstreamResponse>> {
-        if self.is_dry_run || self.client_request.head.is_guardrail_question {
+        let is_exempt = self.is_dry_run || self.client_request.head.is_guardrail_question;
+        if is_exempt || hooks::reads_checked_batch(self).await {
             return Ok(None);
         }
         let Some(mut hooks) = TargetHooks::for_target(self, node, target, prepared).await? else { return Ok(None) };

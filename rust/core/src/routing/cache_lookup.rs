@@ -2,18 +2,26 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use penstock_llm::operation::Operation;
 use penstock_net::{Origin, body::Body};
+use sha2::{Digest, Sha256};
 
 use crate::{
     accounting::routing_decision::CacheStatus,
     config::Node,
     features::cache::{CacheKey, Partition, is_ignored_header},
     resolve::target::Target,
-    response::delivery::UpstreamResponse,
+    response::{
+        delivery::UpstreamResponse,
+        offload::{MAX_INLINE_BYTES, run_blocking},
+    },
     routing::executor::RouteExecutor,
     state::shared::response_cache::PendingCacheEntry,
 };
+
+/// Part of the cache key before the digest of a large body.
+const LARGE_BODY: &[u8] = b"digest of a large body";
 
 /// Cache key of a request to one target, and how long its response may be cached.
 pub struct CacheLookup {
@@ -23,7 +31,12 @@ pub struct CacheLookup {
 
 impl CacheLookup {
     /// Creates the lookup for a request to this target; `None` if its response must not be cached.
-    pub fn for_target(executor: &RouteExecutor<'_>, node: &Node, target: &Target<'_>, body: &Body) -> Option<Self> {
+    pub async fn for_target(
+        executor: &RouteExecutor<'_>,
+        node: &Node,
+        target: &Target<'_>,
+        body: &Body,
+    ) -> Option<Self> {
         let (client_request, caller) = (executor.client_request, executor.resolver.caller);
         let age = node.features.cache.max_age(
             client_request.route.operation,
@@ -63,8 +76,14 @@ impl CacheLookup {
             &header_bytes,
             &age.as_secs().to_le_bytes(),
             &hooks,
-            bytes,
         ];
+        // Boxed, because an inline future would enlarge the future of every request.
+        let body = if bytes.len() <= MAX_INLINE_BYTES { None } else { Some(Box::pin(hash_large_body(bytes)).await?) };
+        let body: &[&[u8]] = match &body {
+            Some(digest) => &[LARGE_BODY, digest.as_slice()],
+            None => &[bytes],
+        };
+        let parts = [&parts[..], body].concat();
         Some(Self { cache_key: CacheKey::compute(partition, &parts), max_age: age })
     }
 
@@ -137,4 +156,10 @@ impl fmt::Display for CacheLookup {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.cache_key.fmt(formatter)
     }
+}
+
+/// Returns the digest of a large body; `None` if the process shuts down.
+async fn hash_large_body(body: &Bytes) -> Option<Vec<u8>> {
+    let body = body.clone();
+    run_blocking(move || Sha256::digest(&body).to_vec()).await.ok()
 }

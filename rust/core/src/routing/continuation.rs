@@ -203,6 +203,8 @@ impl Continuation {
         (executor.log.decision, executor.client_deadline) = (decision, None);
         let at = resume_point.target_path.clone();
         executor.record_step(|| RoutingStep::BrokeOff { at, error: broke });
+        // Fails only while the process shuts down.
+        drop(executor.pick_condition_fields().await);
         // List the successors as a dry run. Each of them acquires its breaker permit when it is tried.
         executor.is_dry_run = true;
         let successors = list_successors(&mut executor, &plan.config.root, &resume_point.target_path);

@@ -29,8 +29,7 @@ use crate::{
     routing::{
         fallback_level::{FallbackLevel, TriedFailure},
         hooks::{self, TargetHooks},
-        pattern_jobs::PatternJobs,
-        replay_body::ReplayBody,
+        replay_body::{MAX_INLINE_EDIT_BYTES, ReplayBody},
         upstream_response::triggers_fallback,
     },
     state::shared::{circuit_breakers::BreakerPermit, sticky_sessions::SessionAssignment},
@@ -78,7 +77,8 @@ pub(crate) async fn route_request(
     } else {
         hooks::find_redacting_hooks(resolver, &plan.config.root)
     };
-    let body = log.begin_record_with_redaction(resolver.client_request.head, &state.record_sink, body, redacting_hooks);
+    let sink = &state.record_sink;
+    let body = log.begin_record_with_redaction(resolver.client_request.head, sink, body, redacting_hooks).await;
     let operation = resolver.client_request.requested_operation();
     if let (true, Body::Complete(bytes)) = (operation.has_countable_text(), &body) {
         log.count_input = Some(state.record_sink.token_counter.retain_body(operation, bytes));
@@ -138,9 +138,10 @@ pub(crate) struct RouteExecutor<'w> {
     pub client_request: &'w ClientRequest<'w>,
     pub log: &'w mut RequestLog,
     pub replay_body: ReplayBody,
-    condition_params: Vec<Option<Value>>,
+    /// Values of body fields that conditions read; `None` if the body is large and they are not picked yet.
+    pub condition_params: Option<Vec<Option<Value>>>,
     /// Results of patterns that were matched in advance, because matching them takes long.
-    pattern_results: Option<Arc<PatternResults>>,
+    pub pattern_results: Option<Arc<PatternResults>>,
     /// Time at which the client stops waiting.
     pub client_deadline: Option<Instant>,
     /// True if the client asks for a WebSocket.
@@ -166,7 +167,9 @@ impl<'w> RouteExecutor<'w> {
         log: &'w mut RequestLog,
         replay_body: ReplayBody,
     ) -> Self {
-        let condition_params = replay_body.json_fields(&plan.config.condition_params);
+        let names = &plan.config.condition_params;
+        let is_small = replay_body.as_json().is_none_or(|bytes| bytes.len() <= MAX_INLINE_EDIT_BYTES);
+        let condition_params = (names.is_empty() || is_small).then(|| replay_body.json_fields(names));
         let client_request = resolver.client_request;
         let client_deadline = client_request.control.client_timeout.and_then(timeout::client_deadline);
         log.decision =
@@ -204,6 +207,7 @@ impl<'w> RouteExecutor<'w> {
             is_dry_run: self.is_dry_run,
             config_key: self.config_key.clone(),
             pattern_results: self.pattern_results.clone(),
+            condition_params: self.condition_params.clone(),
             ..RouteExecutor::new(self.state, self.resolver, self.plan, log, replay_body)
         }
     }
@@ -219,9 +223,7 @@ impl<'w> RouteExecutor<'w> {
 
     /// Tries targets from a node until one responds. If the node is a leaf, its breaker permit is already acquired.
     pub async fn run_from(&mut self, start: &'w Node) -> Result<UpstreamResponse> {
-        if self.plan.config.has_patterns {
-            self.match_expensive_patterns().await?;
-        }
+        self.prepare_conditions().await?;
         let mut node = start;
         let mut levels: Vec<FallbackLevel<'w>> = Vec::new();
         let mut last_failure: Option<Box<TriedFailure>> = None;
@@ -503,23 +505,11 @@ impl<'w> RouteExecutor<'w> {
         self.client_deadline.filter(|until| *until <= Instant::now()).map(|_| "the request timeout has passed")
     }
 
-    /// Matches the patterns of all conditions in advance if that takes too long for this thread.
-    pub async fn match_expensive_patterns(&mut self) -> Result<()> {
-        if self.pattern_results.is_none() {
-            let jobs = PatternJobs::collect(&self.plan.config.root, &self.condition_input())?;
-            if let Some(jobs) = jobs {
-                // Boxed, because an inline future would enlarge the future of every request.
-                self.pattern_results = Some(Box::pin(jobs.run(self.resolver.caller.workspace())).await?.into());
-            }
-        }
-        Ok(())
-    }
-
     /// Returns the request data that conditions and sticky fields can read.
-    fn condition_input(&self) -> ConditionInput<'_> {
+    pub fn condition_input(&self) -> ConditionInput<'_> {
         ConditionInput {
             metadata: &self.log.metadata,
-            params: &self.condition_params,
+            params: self.condition_params.as_deref().unwrap_or_default(),
             path: &self.client_request.head.path,
             pattern_results: self.pattern_results.as_deref(),
         }

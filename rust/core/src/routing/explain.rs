@@ -103,9 +103,7 @@ pub(crate) async fn describe_route(
     let replay_body = ReplayBody::new(&client_request, body, is_json && !is_socket, &log).await?;
     let mut executor = RouteExecutor::new(state, &resolver, &plan, &mut log, replay_body);
     (executor.is_dry_run, executor.is_websocket) = (true, is_socket);
-    if plan.config.has_patterns {
-        executor.match_expensive_patterns().await?;
-    }
+    executor.prepare_conditions().await?;
     let mut targets = Vec::new();
     for node in executor.attempt_order(&plan.config.root)? {
         targets.push(describe_target(&mut executor, node).await);
@@ -155,7 +153,7 @@ async fn describe_target<'w>(executor: &mut RouteExecutor<'w>, node: &'w Node) -
         Ok(target) => target,
         Err(error) => return refused(&error),
     };
-    let cache_lookup = CacheLookup::for_target(executor, node, &target, &prepared.body);
+    let cache_lookup = CacheLookup::for_target(executor, node, &target, &prepared.body).await;
     let guardrails = match hooks::describe_guardrails(executor.resolver, node) {
         Ok(guardrails) => guardrails,
         Err(error) => return refused(&error),

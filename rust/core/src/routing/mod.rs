@@ -1,7 +1,9 @@
 //! Routing of a request to the targets of its config. Chooses the target, and the next one if a target fails.
 
 mod attempts;
+mod batch_lines;
 pub(crate) mod cache_lookup;
+mod condition_work;
 mod continuation;
 mod discarded_usage;
 pub(crate) mod executor;
@@ -15,6 +17,7 @@ mod replay_body;
 pub(crate) mod upstream_response;
 
 pub(crate) use crate::routing::executor::{needs_executor, open_websocket, resolve_model_prefix, route_request};
+pub(crate) use batch_lines::{BatchLine, check_batch_line};
 pub(crate) use continuation::Continuation;
 pub(crate) use explain::{describe_route, is_dry_run};
 pub use hooks::Trial;

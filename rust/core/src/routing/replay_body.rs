@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Maximum bytes of JSON that is edited on the async thread, which takes far less than a millisecond.
-const MAX_INLINE_EDIT_BYTES: usize = 256 * 1024;
+pub const MAX_INLINE_EDIT_BYTES: usize = 256 * 1024;
 
 /// Type of a body, which determines if it can be read and edited.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -167,3 +167,46 @@ async fn a_partner_that_hangs_is_an_error_after_its_timeout() {
         assert!(message.contains("took longer than 50 ms"), "{name:?}: {}", checked.check);
     }
 }
+
+/// Content Safety with an application of Entra ID, whose tokens come from this server.
+fn entra_parameters(authority: &str, secret: &str) -> Value {
+    let resource = json!({"azureAuthMode": "entra", "resourceName": "res", "apiKey": "k-1", "tenantId": "t-1",
+        "clientId": "c-1", "clientSecret": secret, "authorityHost": authority});
+    json!({"credentials": {"contentSafety": resource}})
+}
+
+#[tokio::test]
+async fn azure_takes_the_token_of_an_application() {
+    let gateway = GoldenProvider::gateway_trusting_loopback();
+    let token = json!({"access_token": "tok-1", "expires_in": 3600}).to_string();
+    let authority = GoldenProvider::start(200, "application/json", token.into(), 4096).await;
+    let case = read_cases().into_iter().find(|case| case.check == "azure.shieldPrompt").unwrap();
+    let case = PartnerCase { parameters: entra_parameters(&authority.server.url(), "s-1"), ..case };
+    for _ in 0..2 {
+        let checked = case.run(&gateway, 200, &case.pass.to_string(), &json!({}), true).await;
+        assert_eq!(checked.response.status, 200, "{}", checked.response.text());
+        let (head, _) = checked.partner.parse_last_request();
+        assert!(head.contains("authorization: Bearer tok-1"), "{head}");
+        assert!(!head.contains("ocp-apim-subscription-key"), "{head}");
+    }
+    let form = String::from_utf8(authority.last_request.lock().unwrap().clone()).unwrap();
+    assert_eq!(*authority.request_lines.lock().unwrap(), ["POST /t-1/oauth2/v2.0/token HTTP/1.1"]);
+    for field in ["grant_type=client_credentials", "client_id=c-1", "client_secret=s-1", "cognitiveservices.azure.com"]
+    {
+        assert!(form.contains(field), "{form}");
+    }
+}
+
+#[tokio::test]
+async fn a_token_that_cannot_be_fetched_is_an_error() {
+    let gateway = GoldenProvider::gateway_trusting_loopback();
+    let refusal = json!({"error": "invalid_client", "error_description": "wrong secret"}).to_string();
+    let authority = GoldenProvider::start(401, "application/json", refusal.into(), 4096).await;
+    let case = read_cases().into_iter().find(|case| case.check == "azure.shieldPrompt").unwrap();
+    let case = PartnerCase { parameters: entra_parameters(&authority.server.url(), "s-2"), ..case };
+    let checked = case.run(&gateway, 200, &case.pass.to_string(), &json!({"failOnError": true}), true).await;
+    assert_eq!(checked.response.status, 446, "{}", checked.response.text());
+    let message = checked.check["error"]["message"].as_str().unwrap();
+    assert!(message.contains("wrong secret") && !message.contains("s-2"), "{message}");
+    assert!(checked.partner.request_lines.lock().unwrap().is_empty());
+}

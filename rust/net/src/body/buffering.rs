@@ -11,6 +11,10 @@ use crate::{
 /// Bodies up to this size are not charged to the memory budget; most are smaller. A larger body is charged as its bytes
 /// arrive, not by its declared length.
 pub const MAX_UNCHARGED_BYTES: usize = 256 * 1024;
+/// Bytes from which a body of declared length gets a buffer of that length. Moving more bytes would delay other requests.
+const MAX_MOVED_BYTES: usize = 1024 * 1024;
+/// Maximum size of a buffer that is reserved before the bytes arrive. Only its used part needs memory.
+const MAX_RESERVED_BYTES: usize = 256 * 1024 * 1024;
 
 impl Body {
     /// Charges the body to the memory budget: now if it is complete, otherwise when it is collected.
@@ -62,7 +66,7 @@ impl Body {
 struct BodyCollector {
     bytes: Vec<u8>,
     declared_length: usize,
-    /// Buffer capacity that needs no further charge: it is already charged, or small enough to be free.
+    /// Bytes that need no further charge: they are already charged, or few enough to be free.
     charged_capacity: usize,
     memory_permit: Option<MemoryPermit>,
 }
@@ -70,21 +74,29 @@ struct BodyCollector {
 impl BodyCollector {
     fn append(&mut self, chunk: &[u8]) -> Result<()> {
         let needed = self.bytes.len() + chunk.len();
-        if needed > self.bytes.capacity() {
-            // Doubles the capacity so that the bytes are seldom moved, but not beyond the declared length.
-            let doubled = self.bytes.capacity() * 2;
-            let next =
-                if self.declared_length >= needed { doubled.min(self.declared_length) } else { doubled }.max(needed);
-            if next > self.charged_capacity {
-                if self.memory_permit.as_mut().is_some_and(|share| !share.try_reserve(next - self.charged_capacity)) {
-                    return Err(Error::MemoryExhausted);
-                }
-                self.charged_capacity = next;
+        if needed > self.charged_capacity {
+            let next = self.next_capacity(self.charged_capacity, needed);
+            if self.memory_permit.as_mut().is_some_and(|share| !share.try_reserve(next - self.charged_capacity)) {
+                return Err(Error::MemoryExhausted);
             }
+            self.charged_capacity = next;
+        }
+        if needed > self.bytes.capacity() {
+            let next = if needed > MAX_MOVED_BYTES && self.declared_length >= needed {
+                self.declared_length.min(MAX_RESERVED_BYTES).max(needed)
+            } else {
+                self.next_capacity(self.bytes.capacity(), needed)
+            };
             self.bytes.reserve_exact(next - self.bytes.len());
         }
         self.bytes.extend_from_slice(chunk);
         Ok(())
+    }
+
+    /// Doubles a capacity so that the bytes are seldom moved, but not beyond the declared length.
+    fn next_capacity(&self, capacity: usize, needed: usize) -> usize {
+        let doubled = capacity * 2;
+        if self.declared_length >= needed { doubled.min(self.declared_length) } else { doubled }.max(needed)
     }
 
     fn finish(self) -> (Bytes, Option<MemoryPermit>) {
@@ -128,6 +140,21 @@ mod tests {
         assert_eq!((&part[..], budget.used_bytes()), (&[7][..], length - MAX_UNCHARGED_BYTES));
         drop(part);
         assert_eq!(budget.used_bytes(), 0);
+    }
+
+    #[test]
+    fn large_bodies_of_declared_length_are_not_moved() {
+        let declared = 20 * 1024 * 1024;
+        let charged_capacity = MAX_UNCHARGED_BYTES;
+        let mut body =
+            BodyCollector { bytes: Vec::new(), declared_length: declared, charged_capacity, memory_permit: None };
+        let mut moves_of_large = 0;
+        while body.bytes.len() < declared {
+            let (length, before) = (body.bytes.len(), body.bytes.as_ptr());
+            body.append(&[7; CHUNK_BYTES][..CHUNK_BYTES.min(declared - length)]).unwrap();
+            moves_of_large += usize::from(length > MAX_MOVED_BYTES && body.bytes.as_ptr() != before);
+        }
+        assert_eq!((moves_of_large, body.bytes.capacity()), (0, declared));
     }
 
     #[tokio::test]

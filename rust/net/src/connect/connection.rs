@@ -21,6 +21,10 @@ use tokio_rustls::client::TlsStream;
 /// bytes, so an idle stream holds no buffer.
 pub const MAX_READ_BYTES: usize = 64 * 1024;
 
+/// Maximum bytes of one system call that writes a part of a body, after which other tasks run. A fast reader could
+/// otherwise make the kernel copy a whole large body in one call.
+const MAX_WRITE_BYTES: usize = 512 * 1024;
+
 /// Time after which a request is aborted if the provider has responded and reads no more of the request.
 const STALLED_WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -76,10 +80,18 @@ impl Connection {
     }
 
     /// Writes `first` and then `second` completely, in as few system calls as possible. Fails if the provider rejects
-    /// the request first.
+    /// the request first. Between the parts of a large body, other tasks run.
     pub async fn write(&mut self, first: &[u8], second: &[u8]) -> io::Result<()> {
-        let mut rest = Buf::chain(first, second);
-        while rest.has_remaining() {
+        let (mut done, mut unyielded) = (0, 0);
+        while done < first.len() + second.len() {
+            if unyielded >= MAX_WRITE_BYTES {
+                tokio::task::yield_now().await;
+                unyielded = 0;
+            }
+            let head = part_of(first, done.min(first.len()));
+            let has_end = done + head.len() >= first.len();
+            let body = if has_end { part_of(second, done.saturating_sub(first.len())) } else { &[] };
+            let rest = Buf::chain(head, body);
             let mut max_wait = None;
             let written = poll_fn(|context| match self.poll_write_buf(context, &rest) {
                 Poll::Pending => self.poll_stalled_write(context, &mut max_wait).map(Err),
@@ -89,7 +101,8 @@ impl Connection {
             if written == 0 {
                 return Err(io::ErrorKind::WriteZero.into());
             }
-            rest.advance(written);
+            done += written;
+            unyielded += written;
         }
         // TLS buffers more than its socket accepts, so the flush watches for a rejection too.
         let mut max_wait = None;
@@ -191,6 +204,11 @@ fn is_rejection(buffer: &[u8]) -> bool {
     !matches!(skip_informational(buffer).get(9), None | Some(b'1' | b'2'))
 }
 
+/// Returns the next bytes to write, from a position on.
+fn part_of(bytes: &[u8], start: usize) -> &[u8] {
+    &bytes[start..bytes.len().min(start + MAX_WRITE_BYTES)]
+}
+
 /// Returns the buffer from the final response on, without 1xx responses.
 fn skip_informational(mut buffer: &[u8]) -> &[u8] {
     loop {
@@ -203,7 +221,7 @@ fn skip_informational(mut buffer: &[u8]) -> &[u8] {
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::AsyncWriteExt;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
 
@@ -216,6 +234,22 @@ mod tests {
             }
             assert!(!is_rejection(&early.as_bytes()[..early.len() - 1]));
         }
+    }
+
+    #[tokio::test]
+    async fn writes_the_parts_of_a_large_body_in_order() {
+        let (near, mut far) = UnixStream::pair().unwrap();
+        let mut connection = Connection::new(Transport::Unix(near));
+        let (first, second) = (vec![1; MAX_WRITE_BYTES + 7], vec![2; 3 * MAX_WRITE_BYTES + 5]);
+        let expected = [&first[..], &second].concat();
+        let reading = tokio::spawn(async move {
+            let mut received = Vec::new();
+            far.read_to_end(&mut received).await.unwrap();
+            received
+        });
+        connection.write(&first, &second).await.unwrap();
+        drop(connection);
+        assert!(reading.await.unwrap() == expected);
     }
 
     #[tokio::test(start_paused = true)]

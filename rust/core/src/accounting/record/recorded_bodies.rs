@@ -14,6 +14,8 @@ use crate::accounting::{
     spool::{SpoolEntry, frame::FrameKind},
 };
 
+/// Maximum bytes of a body that is searched for secrets on the async thread.
+const MAX_INLINE_SEARCH_BYTES: usize = 64 * 1024;
 /// Recorded in place of a request that guardrails may redact, if no target has checked it with all of them.
 const UNCHECKED_REQUEST: &[u8] =
     br#"{"withheld":"not recorded, because not all guardrails that redact it have checked it"}"#;
@@ -26,9 +28,9 @@ enum ClientBody {
     Recorded,
     /// Guardrails may redact the body, and have not checked it yet.
     Unchecked(Bytes),
-    /// Guardrails have checked the body, and redacted nothing.
+    /// Guardrails have checked the body, and redacted nothing. Its secrets are masked.
     Unchanged(Bytes),
-    /// Guardrails have checked the body. This is the redacted body.
+    /// Guardrails have checked the body. This is the redacted body, with its secrets masked.
     Redacted(Bytes),
 }
 
@@ -121,13 +123,13 @@ impl RecordedBodies {
     }
 
     /// Records the client's body. If guardrails may redact it, `record_client_request` records it after they ran.
-    pub(super) fn set_client_request(&mut self, body: &Bytes, redacting_hooks: RedactingHooks) {
+    pub(super) async fn set_client_request(&mut self, body: &Bytes, redacting_hooks: RedactingHooks) {
         let Some(entry) = &self.entry else { return };
         self.redacting_hooks = redacting_hooks;
         if self.may_be_redacted() {
             self.client_request = ClientBody::Unchecked(body.clone());
         } else {
-            let body = mask_secrets(entry, body.clone());
+            let body = mask_secrets(entry.body_limit(), body.clone()).await;
             self.client_bytes = Some(body.clone());
             entry.add_complete_body(FrameKind::ClientRequest, body);
         }
@@ -141,17 +143,19 @@ impl RecordedBodies {
     /// Marks the client's body as checked by the guardrails of one target. `redacted` is the redacted body, if they
     /// redacted anything. The record shows the result only if `has_hook` finds all `redacting_hooks` among them:
     /// otherwise the body may hold what a guardrail of another target redacts.
-    pub fn set_checked_request(&mut self, redacted: Option<Bytes>, has_hook: impl Fn(u64) -> bool) {
+    pub async fn set_checked_request(&mut self, redacted: Option<Bytes>, has_hook: impl Fn(u64) -> bool) {
         self.is_fully_redacted = self.redacting_hooks.iter().all(|hook| hook.is_some_and(&has_hook));
         if !self.is_fully_redacted {
             return;
         }
-        self.client_request = match (mem::take(&mut self.client_request), redacted) {
-            (ClientBody::Recorded, _) => ClientBody::Recorded,
-            (_, Some(redacted)) => ClientBody::Redacted(redacted),
-            (ClientBody::Unchecked(bytes), None) => ClientBody::Unchanged(bytes),
-            (checked, None) => checked,
+        let Some(limit) = self.entry.as_ref().map(|entry| entry.body_limit()) else { return };
+        // If the client disconnects meanwhile, the body still counts as unchecked.
+        let checked = match (&self.client_request, redacted) {
+            (ClientBody::Recorded, _) | (ClientBody::Unchanged(_) | ClientBody::Redacted(_), None) => return,
+            (_, Some(redacted)) => ClientBody::Redacted(mask_secrets(limit, redacted).await),
+            (ClientBody::Unchecked(bytes), None) => ClientBody::Unchanged(mask_secrets(limit, bytes.clone()).await),
         };
+        self.client_request = checked;
     }
 
     /// Returns true if the record must not show the body that the client sent.
@@ -169,7 +173,6 @@ impl RecordedBodies {
             ClientBody::Redacted(bytes) => (bytes, true),
         };
         self.hides_client_request = is_hidden;
-        let body = mask_secrets(entry, body);
         self.client_bytes = Some(body.clone());
         entry.add_complete_body(FrameKind::ClientRequest, body);
     }
@@ -180,8 +183,9 @@ impl RecordedBodies {
     }
 
     /// Stores the body that is sent upstream, for the record. Stored secrets must already be masked in it.
-    pub fn set_upstream_request(&mut self, body: Bytes) {
-        self.upstream_request = self.entry.as_ref().map(|entry| mask_secrets(entry, body));
+    pub async fn set_upstream_request(&mut self, body: Bytes) {
+        let Some(limit) = self.entry.as_ref().map(|entry| entry.body_limit()) else { return };
+        self.upstream_request = Some(mask_secrets(limit, body).await);
     }
 
     /// Stores the head that `encode` returns, for the record. Does nothing if bodies are not recorded.
@@ -209,7 +213,7 @@ impl RecordedBodies {
         let sent = self.upstream_request.take().filter(|_| !self.hides_unredacted_texts());
         let received = self.client_bytes.take();
         if let (Some(entry), Some(sent)) = (&self.entry, sent)
-            && received.as_ref() != Some(&sent)
+            && received.is_none_or(|received| !has_same_record(&received, &sent, entry.body_limit()))
         {
             entry.add_complete_body(FrameKind::UpstreamRequest, sent);
         }
@@ -234,9 +238,21 @@ impl RecordedBodies {
     }
 }
 
-/// Masks the credentials that a request contains.
-fn mask_secrets(entry: &SpoolEntry, body: Bytes) -> Bytes {
-    body_secrets::mask_recorded_part(&body, entry.body_limit()).map_or(body, Bytes::from)
+/// Returns true if two bodies are recorded alike. At most `limit` bytes of each are recorded.
+fn has_same_record(one: &Bytes, other: &Bytes, limit: usize) -> bool {
+    one.len() == other.len() && one[..one.len().min(limit)] == other[..other.len().min(limit)]
+}
+
+/// Masks the credentials that a request contains, in the part that is recorded. A large body is searched on a blocking
+/// thread, because other requests would wait here.
+async fn mask_secrets(limit: usize, body: Bytes) -> Bytes {
+    let length = body.len();
+    let mask = move || body_secrets::mask_recorded_part(&body, limit).map_or(body, Bytes::from);
+    if length <= MAX_INLINE_SEARCH_BYTES {
+        return mask();
+    }
+    // Boxed: inline, it would enlarge the future of every request. If the process shuts down, nothing is recorded.
+    Box::pin(tokio::task::spawn_blocking(mask)).await.unwrap_or_default()
 }
 
 /// Recorder of a provider's response. Holds chunks in memory until it is known that the client gets this response.

@@ -22,13 +22,13 @@ use crate::{
 impl RequestLog {
     /// Writes the beginning of the record to the spool, with the request's body. Must be called before anything is sent
     /// upstream.
-    pub fn begin_record(&mut self, head: &RequestHead, sink: &RecordSink, body: Body) -> Body {
-        self.begin_record_with_redaction(head, sink, body, RedactingHooks::new())
+    pub async fn begin_record(&mut self, head: &RequestHead, sink: &RecordSink, body: Body) -> Body {
+        self.begin_record_with_redaction(head, sink, body, RedactingHooks::new()).await
     }
 
     /// Writes the beginning of the record to the spool. A body that guardrails may redact is written after they have
     /// checked it.
-    pub fn begin_record_with_redaction(
+    pub async fn begin_record_with_redaction(
         &mut self,
         head: &RequestHead,
         sink: &RecordSink,
@@ -41,7 +41,7 @@ impl RequestLog {
         if let Body::Complete(bytes) = &body {
             entry.request_bytes.store(bytes.len() as u64, Ordering::Relaxed);
             if self.bodies.is_recording() && !bytes.is_empty() {
-                self.bodies.set_client_request(bytes, redacting_hooks);
+                self.bodies.set_client_request(bytes, redacting_hooks).await;
             }
         }
         entry.begin(Source::Admitted(workspace), |out| serialize::write_begin(out, &entry, head, self, sink.worker));

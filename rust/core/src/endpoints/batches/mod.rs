@@ -3,6 +3,7 @@
 pub(crate) mod allowlist;
 pub(crate) mod azure_blob_output;
 pub(crate) mod delete;
+pub(crate) mod line_check;
 pub mod line_requests;
 pub(crate) mod provider_or_store;
 

@@ -188,7 +188,7 @@ fn render_response(state: &GatewayState, head: &RequestHead, prepared: &Prepared
 }
 
 /// Returns a response of the gateway itself.
-fn json_response(state: &GatewayState, head: &RequestHead, json: String) -> ClientResponse {
+pub(crate) fn json_response(state: &GatewayState, head: &RequestHead, json: String) -> ClientResponse {
     let mut fields = Headers::with_capacity(4);
     fields.push(b"content-type", b"application/json");
     let mut response_head = ClientResponseHead::new(200, fields);

@@ -3,6 +3,7 @@
 mod allowed_values;
 pub mod classification;
 mod code;
+pub mod default_models;
 mod expected_values;
 mod forwarded_headers;
 mod gibberish;

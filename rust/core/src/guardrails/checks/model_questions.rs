@@ -6,7 +6,10 @@ use futures_util::FutureExt;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::code::json_objects;
+use super::{
+    code::json_objects,
+    default_models::{ModelPurpose, choose_model},
+};
 use crate::guardrails::{
     check::{Check, CheckError, CheckInput, CheckOutcome, CheckRow, CompileResult, Stages, read_parameters},
     host_access::{CheckJob, HostAccess, ModelQuestion},
@@ -18,10 +21,10 @@ pub(super) const ROWS: &[CheckRow] = &[
         id: "gateway.moderateContent",
         alias: None,
         name: "Moderation",
-        description: "fails if a model finds harmful content of some categories in the text",
+        description: "fails if a model finds harmful content of some categories in the text; the default model is `guardrails.moderation_model`",
         stages: Stages::Both,
         secrets: &[],
-        schema: r#"{"required":["categories","model"],"properties":{"categories":{"type":"array","minItems":1,"items":{"enum":["hate","hate/threatening","harassment","harassment/threatening","self-harm","self-harm/intent","self-harm/instructions","sexual","sexual/minors","violence","violence/graphic"]}}}}"#,
+        schema: r#"{"required":["categories"],"properties":{"categories":{"type":"array","minItems":1,"items":{"enum":["hate","hate/threatening","harassment","harassment/threatening","self-harm","self-harm/intent","self-harm/instructions","sexual","sexual/minors","violence","violence/graphic"]}}}}"#,
         shared: &["not", "scope", "model", "timeout=5000"],
         compile: |parameters| ModelDecision::compile(parameters, Kind::Moderation),
     },
@@ -98,7 +101,7 @@ impl ModelDecision {
     fn compile(parameters: Value, kind: Kind) -> CompileResult {
         #[derive(Deserialize)]
         struct ModelDecisionParameters {
-            model: String,
+            model: Option<String>,
             #[serde(default)]
             categories: BTreeSet<String>,
             #[serde(default)]
@@ -110,6 +113,8 @@ impl ModelDecision {
             timeout: u64,
         }
         let ModelDecisionParameters { model, categories, criteria, not, scope, timeout } = read_parameters(parameters)?;
+        // The schemas of the other checks require a model.
+        let model = choose_model(model, ModelPurpose::Moderation)?;
         let timeout = Duration::from_millis(timeout);
         Ok(Box::new(Self { kind, model, categories, criteria, not, scope, timeout }))
     }

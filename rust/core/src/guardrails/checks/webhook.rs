@@ -133,6 +133,7 @@ impl Check for Webhook {
             body: context(input).to_string(),
             timeout: self.timeout,
             signature: None,
+            grant: None,
             read,
         }))
     }

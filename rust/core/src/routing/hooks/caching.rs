@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::TargetHooks;
+use super::{TargetHooks, WriteBody};
 use crate::{
     error::Result,
     response::{delivery::UpstreamResponse, offload::run_offloaded},
@@ -32,11 +32,12 @@ impl TargetHooks {
             move || {
                 let mut body: Value = serde_json::from_slice(&bytes).ok()?;
                 body.as_object_mut()?.shift_remove("hook_results")?;
-                Some(body)
+                Some(body.to_string())
             }
         };
         let changed = run_offloaded(bytes.len(), without_results).await?;
-        self.append_results(&mut response, bytes, changed).await?;
+        let write = changed.map(|body| Box::new(move || Some(body)) as WriteBody);
+        self.append_results(&mut response, bytes, write).await?;
         Ok(response)
     }
 }

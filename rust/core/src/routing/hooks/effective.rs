@@ -146,7 +146,7 @@ pub(crate) fn describe_guardrails(resolver: &TargetResolver<'_>, node: &Node) ->
             let checks: Vec<_> = hook.checks.iter().map(|check| check.check.id.as_str()).collect();
             described.push(json!({"id": hook.id, "stage": name, "type": hook.kind.name(), "origin": origin.name(),
                 "version": hook.version, "deny": hook.denies, "async": hook.is_async, "changes": hook.may_change(),
-                "dry_run": hook.is_dry_run, "stream": hook.stream_mode().name(), "checks": checks}));
+                "dry_run": hook.is_dry_run, "restores": hook.restores(), "stream": hook.stream_mode().name(), "checks": checks}));
         }
     }
     Ok(described.into())

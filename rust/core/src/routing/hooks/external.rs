@@ -2,18 +2,19 @@
 
 use std::{
     fmt::Write,
-    sync::Arc,
-    time::{Instant, SystemTime},
+    sync::{Arc, LazyLock},
+    time::{Duration, Instant, SystemTime},
 };
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use penstock_llm::catalog::AmazonKeys;
+use penstock_llm::catalog::{AmazonKeys, Grant};
 use penstock_net::{BaseUrl, BodyFraming, OutgoingRequest, Upstream, body::Body, collect, exchange_frames};
+use tokio::time::timeout;
 
 use super::model_call::ModelAccess;
 use crate::{
-    credentials::{PayloadDigest, sigv4::sign_head},
+    credentials::{CredentialCache, IssuedCredential, PayloadDigest, fetch_application_token, sigv4::sign_head},
     guardrails::{
         checks::{AwsSignature, CheckError, CheckOutcome, ExternalCall, plugins},
         host_access::{HostAccess, HostChoice, HostReply, HostRequest, ModelQuestion, PluginCall},
@@ -23,6 +24,10 @@ use crate::{
 
 /// Maximum bytes of the reply to an `ExternalCall`.
 const MAX_REPLY_BYTES: usize = 256 * 1024;
+/// Name under which the failures of fetching tokens are counted.
+const IDENTITY_PROVIDER: &str = "the identity provider";
+/// Tokens for partners. Guardrails with the same credentials share them.
+static TOKENS: LazyLock<CredentialCache> = LazyLock::new(CredentialCache::default);
 /// Name under which the failures of all hosts in the URLs of requests and responses are counted together.
 const CONTENT_HOSTS: &str = "hosts of contents";
 
@@ -92,6 +97,26 @@ impl GatewayHosts {
     fn caller(&self) -> CallerOfHosts {
         let workspace = self.workspace.as_deref().unwrap_or_default().to_owned();
         CallerOfHosts { owner: HostOwner { workspace, is_saved: self.is_saved }, hook: self.hook }
+    }
+
+    /// Returns the token for a call to a partner.
+    async fn fetch_token(&self, grant: &Grant, max_wait: Duration) -> Result<String, CheckError> {
+        let too_long = || format!("the identity provider took longer than {} ms", max_wait.as_millis());
+        let fetch = || async {
+            let begun = self.hosts.begin_call(self.caller(), IDENTITY_PROVIDER.to_owned(), Instant::now());
+            let mut call = begun?;
+            let fetched = timeout(max_wait, fetch_application_token(&self.upstream, grant)).await;
+            let result = fetched.unwrap_or_else(|_| Err(too_long()));
+            call.has_failed = Some(result.is_err());
+            result
+        };
+        // Another request may be fetching the token.
+        let outcome = timeout(max_wait, TOKENS.get_or_fetch(grant, fetch)).await.unwrap_or_else(|_| Err(too_long()));
+        match outcome.as_deref() {
+            Ok(IssuedCredential::Token(token)) => Ok(token.clone()),
+            Ok(_) => Err(CheckError::new("the identity provider returned no token")),
+            Err(message) => Err(CheckError::new(format!("no token: {message}"))),
+        }
     }
 
     async fn send_signed(
@@ -167,6 +192,10 @@ fn parse_url(url: &str) -> Result<(BaseUrl, &str), CheckError> {
 pub async fn call_host(hosts: &GatewayHosts, call: &ExternalCall) -> Result<CheckOutcome, CheckError> {
     let mut headers = vec![("accept".to_owned(), "application/json".to_owned())];
     headers.extend(call.headers.iter().cloned());
+    if let Some(grant) = &call.grant {
+        let token = hosts.fetch_token(grant, call.timeout).await?;
+        headers.push(("authorization".to_owned(), format!("Bearer {token}")));
+    }
     let request = HostRequest {
         method: "POST",
         url: call.url.clone(),

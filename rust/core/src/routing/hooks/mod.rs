@@ -38,6 +38,7 @@ use serde_json::Value;
 
 pub(crate) use denial::DENIED_STATUS;
 pub(crate) use effective::{describe_guardrails, has_defaults, may_decide, read_responses};
+pub(crate) use reading::reads_checked_batch;
 pub(crate) use request_check::find_redacting_hooks;
 pub use trial::Trial;
 
@@ -80,12 +81,14 @@ use crate::{
 };
 
 /// Status of a response whose hooks failed but do not deny it.
-const FAILED_STATUS: u16 = 246;
+pub(crate) const FAILED_STATUS: u16 = 246;
 /// Permits for the bodies that asynchronous hooks hold after their requests have ended: 1024, of which one workspace
 /// can have 768.
 static BACKGROUND: LazyLock<FairPermits> = LazyLock::new(|| FairPermits::new(1024, 768));
 /// Bytes of a body for one such permit.
 const BACKGROUND_BYTES_PER_PERMIT: u32 = 64 * 1024;
+
+type WriteBody = Box<dyn FnOnce() -> Option<String> + Send>;
 
 /// Hooks of one target of a request.
 pub(crate) struct TargetHooks {
@@ -181,8 +184,7 @@ impl TargetHooks {
         };
         let length = prepared.body.complete_bytes().len();
         let (request, texts) = run_offloaded(length, parse).await?;
-        let reading =
-            Reading::of_request(executor.client_request, executor.is_websocket, &request, &texts, &prepared.body);
+        let reading = Reading::of_target(executor, &request, &texts, &prepared.body).await;
         if reading == Reading::StoredOutput {
             after.extend(hooks_for_stored_output(&before));
         }
@@ -377,7 +379,7 @@ impl TargetHooks {
             return Ok(denial.with_usage_of_replaced(&bytes, self.subject.operation, None));
         }
         // A client may read a repeated key differently from these hooks, so it gets the JSON that they read.
-        let changed = (run.is_changed || has_repeated_keys).then(|| run.subject.response.clone());
+        let changed = (run.is_changed || has_repeated_keys).then(|| write_response(run.subject));
         self.append_results(&mut response, bytes, changed).await?;
         Ok(response)
     }
@@ -534,12 +536,12 @@ impl TargetHooks {
         Ok(Some(Bytes::from_owner(BudgetedBytes { bytes, permit: share })))
     }
 
-    /// Adds the results to a JSON body and sets the status. `changed` is the body if hooks changed it.
+    /// Adds the results to a JSON body and sets the status. `changed` writes the body if hooks changed it.
     async fn append_results(
         &self,
         response: &mut UpstreamResponse,
         bytes: Bytes,
-        changed: Option<Value>,
+        changed: Option<WriteBody>,
     ) -> Result<()> {
         let (results, has_failed) = {
             let results = self.results.lock();
@@ -555,8 +557,7 @@ impl TargetHooks {
         }
         let length = bytes.len();
         let body = run_offloaded(length, move || {
-            let changed = changed.filter(Value::is_object).map(|body| Bytes::from(body.to_string()));
-            let body = changed.unwrap_or(bytes);
+            let body = changed.and_then(|write| write()).map_or(bytes, Bytes::from);
             let Some(results) = results else { return body };
             let field = ("hook_results".to_owned(), results.into_boxed_slice());
             set_fields(&body, &[], &[field]).map_or(body, Bytes::from)
@@ -568,6 +569,11 @@ impl TargetHooks {
         response.incoming.body = ResponseBody::from_bytes(body);
         Ok(())
     }
+}
+
+/// Returns a function that writes the response of a subject; `None` if it is no JSON object.
+fn write_response(subject: Arc<HookSubject>) -> WriteBody {
+    Box::new(move || subject.response.is_object().then(|| subject.response.to_string()))
 }
 
 /// Returns true if a background response is not complete.

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use penstock_llm::json::edit::pick_values;
 use penstock_net::body::Body;
-use serde_json::Value;
 
 use super::{
     TargetHooks, count,
@@ -73,7 +73,7 @@ impl TargetHooks {
                 // The log shows the denied request without the texts that were redacted.
                 self.replace_request(prepared).await?;
             }
-            self.record_checked_request(executor, prepared, is_redacted);
+            self.record_checked_request(executor, prepared, is_redacted).await;
             let at = node.path.clone();
             executor.record_step(|| RoutingStep::Failed { at, error: "guardrail_denied" });
             let api_format = executor.client_request.api_format;
@@ -89,19 +89,24 @@ impl TargetHooks {
         if run.is_changed || is_checked {
             self.replace_request(prepared).await?;
         }
-        self.record_checked_request(executor, prepared, is_redacted);
+        self.record_checked_request(executor, prepared, is_redacted).await;
         Ok(None)
     }
 
     /// Records the request in the log: as the client sent it, or without the texts that guardrails redacted.
-    fn record_checked_request(&self, executor: &mut RouteExecutor<'_>, prepared: &PreparedBody, is_redacted: bool) {
+    async fn record_checked_request(
+        &self,
+        executor: &mut RouteExecutor<'_>,
+        prepared: &PreparedBody,
+        is_redacted: bool,
+    ) {
         let redacted = match &prepared.body {
             Body::Complete(bytes) if is_redacted => Some(bytes.clone()),
             _ => None,
         };
         let has_hook = |fingerprint| self.before.iter().any(|hook| !hook.is_async && hook.fingerprint == fingerprint);
         let bodies = &mut executor.log.bodies;
-        bodies.set_checked_request(redacted, has_hook);
+        bodies.set_checked_request(redacted, has_hook).await;
         // The log has the response to the client, too.
         self.results.lock().hides_request |= bodies.hides_unredacted_texts();
     }
@@ -119,23 +124,23 @@ impl TargetHooks {
     /// Replaces the body of the request by the changed one. The model stays, because target and credential belong to
     /// it.
     async fn replace_request(&mut self, prepared: &mut PreparedBody) -> Result<()> {
-        let subject = Arc::make_mut(&mut self.subject);
-        let before: Option<Value> = {
-            let bytes = prepared.body.complete_bytes();
-            penstock_llm::json::edit::pick_values(bytes, &["model".to_owned()]).into_iter().next().flatten()
-        };
-        if subject.request.get("model") != before.as_ref()
-            && let Some(fields) = Arc::make_mut(&mut subject.request).as_object_mut()
-        {
-            match before {
-                Some(model) => drop(fields.insert("model".to_owned(), model)),
-                None => drop(fields.shift_remove("model")),
+        let Body::Complete(body) = &prepared.body else { return Ok(()) };
+        let (body, mut subject) = (body.clone(), Arc::clone(&self.subject));
+        let length = body.len().max(subject.body_bytes);
+        let write = move || {
+            let before = pick_values(&body, &["model".to_owned()]).into_iter().next().flatten();
+            if subject.request.get("model") != before.as_ref()
+                && let Some(fields) = Arc::make_mut(&mut Arc::make_mut(&mut subject).request).as_object_mut()
+            {
+                match before {
+                    Some(model) => drop(fields.insert("model".to_owned(), model)),
+                    None => drop(fields.shift_remove("model")),
+                }
             }
-        }
-        let request = Arc::clone(&subject.request);
-        let length = prepared.body.complete_bytes().len().max(subject.body_bytes);
-        let bytes = run_offloaded(length, move || request.to_string().into_bytes()).await?;
-        prepared.body = Body::Complete(bytes.into());
+            (subject.request.to_string(), subject)
+        };
+        let (bytes, subject) = run_offloaded(length, write).await?;
+        (prepared.body, self.subject) = (Body::Complete(bytes.into()), subject);
         Ok(())
     }
 }

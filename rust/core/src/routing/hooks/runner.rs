@@ -18,7 +18,7 @@ use super::{
     model_call::ModelAccess,
     reading::Reading,
     restorations::Restorations,
-    subject::HookSubject,
+    subject::{HookSubject, apply_change},
 };
 use crate::{
     guardrails::{
@@ -27,13 +27,20 @@ use crate::{
         host_access::CheckJob,
         results::{CheckResult, HookResult},
     },
+    process::background_threads::BackgroundThreads,
     state::shared::{check_hosts::CheckHosts, fair_permits::FairPermits},
 };
 
 /// Maximum bytes of a body whose checks run on a thread that also serves other requests.
 const MAX_INLINE_BODY_BYTES: usize = 32 * 1024;
-/// Permits for checks of larger bodies: 2 at the same time, of which one workspace can have 1.
-static LARGE_CHECKS: LazyLock<FairPermits> = LazyLock::new(|| FairPermits::new(2, 1));
+/// Number of checks of larger bodies that run at the same time.
+const MAX_LARGE_CHECKS: usize = 2;
+/// Permits for checks of larger bodies, of which one workspace can have 1.
+static LARGE_CHECKS: LazyLock<FairPermits> = LazyLock::new(|| FairPermits::new(MAX_LARGE_CHECKS, 1));
+/// Threads on which they run.
+static CHECK_THREADS: LazyLock<BackgroundThreads> =
+    LazyLock::new(|| BackgroundThreads::start("penstock-checks", MAX_LARGE_CHECKS));
+const SHUTTING_DOWN: &str = "the gateway is shutting down";
 /// Check that also runs on requests whose bodies are not read.
 const REQUEST_TYPE_CHECK: &str = "default.allowedRequestTypes";
 const DENIED_BEFORE: &str = "another guardrail has denied this before";
@@ -92,13 +99,18 @@ pub async fn run_hooks(runner: &HookRunner, hooks: &[Arc<Hook>], subject: Arc<Ho
         if !hook.is_async {
             for (index, outcome) in outcomes {
                 run.restorations.extend(outcome.restorations);
-                let Some(change) = &outcome.change else { continue };
-                run.has_new_texts |= is_of_texts(change);
-                if Arc::make_mut(&mut run.subject).apply(change) {
-                    (run.is_changed, result.is_transformed) = (true, true);
-                } else if let Some(check) = result.checks.get_mut(index) {
-                    check.error = Some(CheckError::new("a stream has no body that could be replaced"));
-                    check.verdict = false;
+                let Some(change) = outcome.change else { continue };
+                run.has_new_texts |= is_of_texts(&change);
+                let error = match apply_change(&mut run.subject, change).await {
+                    Ok((_, true)) => {
+                        (run.is_changed, result.is_transformed) = (true, true);
+                        continue;
+                    }
+                    Ok((_, false)) => CheckError::new("a stream has no body that could be replaced"),
+                    Err(_) => CheckError::not_replaced(SHUTTING_DOWN),
+                };
+                if let Some(check) = result.checks.get_mut(index) {
+                    (check.error, check.verdict) = (Some(error), false);
                 }
             }
         }
@@ -268,10 +280,8 @@ async fn run_hook(
         let mut current = Arc::clone(subject);
         let mut outcomes = Vec::new();
         for index in indexes {
-            let timed = run_check(runner, hook, index, &current).await;
-            if let Some(change) = &timed.1.change {
-                Arc::make_mut(&mut current).apply(change);
-            }
+            let mut timed = run_check(runner, hook, index, &current).await;
+            apply_outcome(&mut current, &mut timed.1).await;
             outcomes.push(timed);
         }
         outcomes
@@ -314,9 +324,16 @@ async fn keep_all_changes(
             *timed = run_check(runner, hook, timed.0, &current).await;
             timed.1.verdict &= verdict;
         }
-        if let Some(change) = &timed.1.change {
-            Arc::make_mut(&mut current).apply(change);
-        }
+        apply_outcome(&mut current, &mut timed.1).await;
+    }
+}
+
+/// Applies the change of a check to the texts that the next checks read. The outcome keeps the change.
+async fn apply_outcome(subject: &mut Arc<HookSubject>, outcome: &mut CheckOutcome) {
+    let Some(change) = outcome.change.take() else { return };
+    match apply_change(subject, change).await {
+        Ok((change, _)) => outcome.change = Some(change),
+        Err(_) => *outcome = CheckOutcome::failed(CheckError::not_replaced(SHUTTING_DOWN)),
     }
 }
 
@@ -419,12 +436,12 @@ async fn begin_check(
     if is_cheap {
         return job();
     }
-    let closing = || CheckError::new("the gateway is shutting down");
+    let closing = || CheckError::new(SHUTTING_DOWN);
     // A check waits for a permit as long as needed and is never skipped. The client may stop waiting.
     let permit = LARGE_CHECKS.acquire(runner.workspace.as_deref()).await.ok_or_else(closing)?;
-    let running = tokio::task::spawn_blocking(move || {
+    let running = CHECK_THREADS.run(move || {
         let _permit = permit;
         job()
     });
-    running.await.map_err(|_| closing())?
+    running.await.ok_or_else(closing)?
 }

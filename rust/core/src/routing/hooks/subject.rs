@@ -1,6 +1,6 @@
 //! Subject of hooks: a request before it is sent, or a response before it is delivered.
 
-use std::sync::Arc;
+use std::{mem, sync::Arc};
 
 use penstock_llm::{
     operation::Operation,
@@ -8,12 +8,20 @@ use penstock_llm::{
 };
 use penstock_net::headers::Headers;
 use serde_json::Value;
+use tokio::runtime::Handle;
 
 use super::reading::Reading;
-use crate::guardrails::{
-    checks::{Change, CheckInput, Stage},
-    inline_image::insert_images,
+use crate::{
+    error::Result,
+    guardrails::{
+        checks::{Change, CheckInput, Stage},
+        inline_image::insert_images,
+    },
+    response::offload::run_blocking,
 };
+
+/// Bodies from this size on are changed and freed on another thread, because that may take milliseconds.
+pub const MAX_INLINE_CHANGE_BYTES: usize = 128 * 1024;
 
 /// Request or response that hooks check. It owns its data, because large texts are checked on another thread.
 #[derive(Debug, Clone)]
@@ -37,6 +45,38 @@ pub struct HookSubject {
     pub body_bytes: usize,
     /// Why the texts cannot be read.
     pub unreadable: Option<&'static str>,
+}
+
+impl Drop for HookSubject {
+    fn drop(&mut self) {
+        if self.body_bytes <= MAX_INLINE_CHANGE_BYTES {
+            return;
+        }
+        let large = (mem::take(&mut self.request), mem::take(&mut self.response), mem::take(&mut self.texts));
+        // Without a runtime, no other request waits for this thread.
+        if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn_blocking(move || drop(large));
+        }
+    }
+}
+
+/// Applies the change of a check to a subject. Returns the change, and true if it could be applied.
+///
+/// # Errors
+/// If the process shuts down.
+pub async fn apply_change(subject: &mut Arc<HookSubject>, change: Change) -> Result<(Change, bool)> {
+    if subject.body_bytes <= MAX_INLINE_CHANGE_BYTES {
+        let is_applied = Arc::make_mut(subject).apply(&change);
+        return Ok((change, is_applied));
+    }
+    let mut copy = Arc::clone(subject);
+    let apply = move || {
+        let is_applied = Arc::make_mut(&mut copy).apply(&change);
+        (copy, change, is_applied)
+    };
+    let (changed, change, is_applied) = run_blocking(apply).await?;
+    *subject = changed;
+    Ok((change, is_applied))
 }
 
 impl HookSubject {

@@ -3,24 +3,27 @@
 use serde_json::{Value, json};
 
 use super::{
-    HeaderTemplate, PARTNER, Partner, PartnerInput, PartnerReply, ROW, compile, findings::Findings, without_nulls,
+    HeaderTemplate, PARTNER, ParameterProblem, Partner, PartnerInput, PartnerReply, ROW, compile, findings::Findings,
+    without_nulls,
 };
 use crate::guardrails::check::{CheckRow, Stages};
-use penstock_llm::texts::TextKind;
+use penstock_llm::{catalog::Grant, texts::TextKind};
+use penstock_net::BaseUrl;
 
 /// Fields that all functions of Content Safety have in common.
 const SAFETY: Partner = Partner {
     name: "Azure AI Content Safety",
     base: "https://{credentials.contentSafety.resourceName}.cognitiveservices.azure.com",
     headers: SAFETY_HEADERS,
-    prepare: |parameters| {
-        move_custom_host(parameters, "contentSafety");
-        Ok(())
-    },
+    prepare: |parameters| prepare_resource(parameters, "contentSafety"),
+    grant: |parameters| find_grant(parameters, "contentSafety"),
     ..PARTNER
 };
 const SAFETY_HEADERS: &[HeaderTemplate] = &[("ocp-apim-subscription-key", "{credentials.contentSafety.apiKey}")];
 const LANGUAGE_HEADERS: &[HeaderTemplate] = &[("ocp-apim-subscription-key", "{credentials.pii.apiKey}")];
+const DEFAULT_AUTHORITY: &str = "https://login.microsoftonline.com";
+/// Scope of tokens for Azure AI services.
+const SCOPE: &str = "https://cognitiveservices.azure.com/.default";
 const SHARED: &[&str] = &["scope", "baseURL", "forwardHeaders", "timeout=5000"];
 
 pub(super) const ROWS: &[CheckRow] = &[
@@ -28,7 +31,7 @@ pub(super) const ROWS: &[CheckRow] = &[
         id: "azure.contentSafety",
         name: "Azure content safety",
         description: "fails if Azure AI Content Safety finds harmful content of a severity, or a term of a blocklist",
-        schema: r##"{"required":["credentials"],"properties":{"credentials":{"type":"object","required":["contentSafety"],"additionalProperties":false,"properties":{"contentSafety":{"$ref":"#/$defs/resource"}}},"severity":{"type":"integer","minimum":0,"maximum":7,"default":2,"description":"severity from which content fails"},"categories":{"type":"array","minItems":1,"items":{"enum":["Hate","SelfHarm","Sexual","Violence"]},"default":["Hate","SelfHarm","Sexual","Violence"]},"blocklistNames":{"type":"array","maxItems":100,"items":{"type":"string","minLength":1},"default":[]},"apiVersion":{"type":"string","minLength":1,"default":"2024-09-01"}},"$defs":{"resource":{"type":"object","required":["apiKey"],"additionalProperties":false,"properties":{"resourceName":{"type":"string","pattern":"^[A-Za-z0-9-]+$"},"apiKey":{"type":"string","minLength":1},"customHost":{"type":"string","pattern":"^https?://"}}}}}"##,
+        schema: r##"{"required":["credentials"],"properties":{"credentials":{"type":"object","required":["contentSafety"],"additionalProperties":false,"properties":{"contentSafety":{"$ref":"#/$defs/resource"}}},"severity":{"type":"integer","minimum":0,"maximum":7,"default":2,"description":"severity from which content fails"},"categories":{"type":"array","minItems":1,"items":{"enum":["Hate","SelfHarm","Sexual","Violence"]},"default":["Hate","SelfHarm","Sexual","Violence"]},"blocklistNames":{"type":"array","maxItems":100,"items":{"type":"string","minLength":1},"default":[]},"apiVersion":{"type":"string","minLength":1,"default":"2024-09-01"}},"$defs":{"resource":{"type":"object","additionalProperties":false,"properties":{"azureAuthMode":{"enum":["apiKey","entra"],"description":"`entra`: uses the token of an application in Entra ID instead of `apiKey`"},"resourceName":{"type":"string","pattern":"^[A-Za-z0-9-]+$"},"apiKey":{"type":"string","minLength":1},"tenantId":{"type":"string","pattern":"^[A-Za-z0-9][A-Za-z0-9.-]*$"},"clientId":{"type":"string","minLength":1},"clientSecret":{"type":"string","minLength":1},"authorityHost":{"type":"string","pattern":"^https?://","description":"Entra ID of a national cloud"},"customHost":{"type":"string","pattern":"^https?://"}}}}}"##,
         shared: SHARED,
         compile: |parameters| {
             const ANALYZE: Partner = Partner {
@@ -87,7 +90,7 @@ pub(super) const ROWS: &[CheckRow] = &[
         id: "azure.pii",
         name: "Azure personal data",
         description: "fails if Azure AI Language finds personal data, or replaces it",
-        schema: r##"{"required":["credentials"],"properties":{"credentials":{"type":"object","required":["pii"],"additionalProperties":false,"properties":{"pii":{"$ref":"#/$defs/resource"}}},"redact":{"type":"boolean","default":false,"description":"true: replaces what is found, and passes"},"domain":{"enum":["none","phi"],"default":"none","description":"`phi`: health data only"},"language":{"type":"string","minLength":1,"default":"en"},"piiCategories":{"type":"array","maxItems":200,"items":{"type":"string","minLength":1},"description":"categories that are looked for"},"modelVersion":{"type":"string","minLength":1,"default":"latest"},"apiVersion":{"type":"string","minLength":1,"default":"2024-11-01"}},"$defs":{"resource":{"type":"object","required":["apiKey"],"additionalProperties":false,"properties":{"resourceName":{"type":"string","pattern":"^[A-Za-z0-9-]+$"},"apiKey":{"type":"string","minLength":1},"customHost":{"type":"string","pattern":"^https?://"}}}}}"##,
+        schema: r##"{"required":["credentials"],"properties":{"credentials":{"type":"object","required":["pii"],"additionalProperties":false,"properties":{"pii":{"$ref":"#/$defs/resource"}}},"redact":{"type":"boolean","default":false,"description":"true: replaces what is found, and passes"},"domain":{"enum":["none","phi"],"default":"none","description":"`phi`: health data only"},"language":{"type":"string","minLength":1,"default":"en"},"piiCategories":{"type":"array","maxItems":200,"items":{"type":"string","minLength":1},"description":"categories that are looked for"},"modelVersion":{"type":"string","minLength":1,"default":"latest"},"apiVersion":{"type":"string","minLength":1,"default":"2024-11-01"}},"$defs":{"resource":{"type":"object","additionalProperties":false,"properties":{"azureAuthMode":{"enum":["apiKey","entra"],"description":"`entra`: uses the token of an application in Entra ID instead of `apiKey`"},"resourceName":{"type":"string","pattern":"^[A-Za-z0-9-]+$"},"apiKey":{"type":"string","minLength":1},"tenantId":{"type":"string","pattern":"^[A-Za-z0-9][A-Za-z0-9.-]*$"},"clientId":{"type":"string","minLength":1},"clientSecret":{"type":"string","minLength":1},"authorityHost":{"type":"string","pattern":"^https?://","description":"Entra ID of a national cloud"},"customHost":{"type":"string","pattern":"^https?://"}}}}}"##,
         shared: SHARED,
         compile: |parameters| {
             const LANGUAGE: Partner = Partner {
@@ -95,10 +98,8 @@ pub(super) const ROWS: &[CheckRow] = &[
                 base: "https://{credentials.pii.resourceName}.cognitiveservices.azure.com",
                 path: "/language/:analyze-text?api-version={apiVersion}",
                 headers: LANGUAGE_HEADERS,
-                prepare: |parameters| {
-                    move_custom_host(parameters, "pii");
-                    Ok(())
-                },
+                prepare: |parameters| prepare_resource(parameters, "pii"),
+                grant: |parameters| find_grant(parameters, "pii"),
                 build_body: build_pii_body,
                 read_reply: read_azure_pii_reply,
                 may_change: |parameters| parameters["redact"] == true,
@@ -111,14 +112,41 @@ pub(super) const ROWS: &[CheckRow] = &[
 ];
 
 /// Schema of the functions of Content Safety without own parameters.
-const SAFETY_SCHEMA: &str = r##"{"required":["credentials"],"properties":{"credentials":{"type":"object","required":["contentSafety"],"additionalProperties":false,"properties":{"contentSafety":{"$ref":"#/$defs/resource"}}},"apiVersion":{"type":"string","minLength":1,"default":"2024-09-01"}},"$defs":{"resource":{"type":"object","required":["apiKey"],"additionalProperties":false,"properties":{"resourceName":{"type":"string","pattern":"^[A-Za-z0-9-]+$"},"apiKey":{"type":"string","minLength":1},"customHost":{"type":"string","pattern":"^https?://"}}}}}"##;
+const SAFETY_SCHEMA: &str = r##"{"required":["credentials"],"properties":{"credentials":{"type":"object","required":["contentSafety"],"additionalProperties":false,"properties":{"contentSafety":{"$ref":"#/$defs/resource"}}},"apiVersion":{"type":"string","minLength":1,"default":"2024-09-01"}},"$defs":{"resource":{"type":"object","additionalProperties":false,"properties":{"azureAuthMode":{"enum":["apiKey","entra"],"description":"`entra`: uses the token of an application in Entra ID instead of `apiKey`"},"resourceName":{"type":"string","pattern":"^[A-Za-z0-9-]+$"},"apiKey":{"type":"string","minLength":1},"tenantId":{"type":"string","pattern":"^[A-Za-z0-9][A-Za-z0-9.-]*$"},"clientId":{"type":"string","minLength":1},"clientSecret":{"type":"string","minLength":1},"authorityHost":{"type":"string","pattern":"^https?://","description":"Entra ID of a national cloud"},"customHost":{"type":"string","pattern":"^https?://"}}}}}"##;
 
-/// Uses the custom host of a resource as base URL.
-fn move_custom_host(parameters: &mut Value, resource: &str) {
+/// Uses the custom host of a resource as base URL, and validates its credentials: a key, or an application of Entra ID.
+fn prepare_resource(parameters: &mut Value, resource: &str) -> Result<(), ParameterProblem> {
     let host = parameters["credentials"][resource]["customHost"].clone();
     if host.is_string() && parameters["baseURL"].is_null() {
         parameters["baseURL"] = host;
     }
+    let Some(credentials) = parameters["credentials"][resource].as_object_mut() else { return Ok(()) };
+    let is_application = credentials.get("azureAuthMode").is_some_and(|mode| mode == "entra");
+    let required: &[&str] = if is_application { &["tenantId", "clientId", "clientSecret"] } else { &["apiKey"] };
+    let at = |name: &str| format!(".credentials.{resource}.{name}");
+    if let Some(name) = required.iter().find(|name| !credentials.contains_key(**name)) {
+        return Err((at(name), "is required".to_owned()));
+    }
+    if is_application {
+        // A key that is stored besides is not sent.
+        credentials.shift_remove("apiKey");
+        let authority = credentials.get("authorityHost").and_then(Value::as_str).unwrap_or(DEFAULT_AUTHORITY);
+        BaseUrl::parse(authority).map_err(|message| (at("authorityHost"), message))?;
+    }
+    Ok(())
+}
+
+/// Returns how the token of an application is fetched; `None` if the resource is used with a key.
+fn find_grant(parameters: &Value, resource: &str) -> Option<Grant> {
+    let credentials = &parameters["credentials"][resource];
+    let text = |name: &str| credentials[name].as_str().map(ToOwned::to_owned);
+    (credentials["azureAuthMode"] == "entra").then_some(Grant::EntraApplication {
+        authority: text("authorityHost").unwrap_or_else(|| DEFAULT_AUTHORITY.to_owned()),
+        tenant: text("tenantId")?,
+        client_id: text("clientId")?,
+        client_secret: text("clientSecret")?,
+        scope: SCOPE.to_owned(),
+    })
 }
 
 fn read_content_safety_reply(reply: &PartnerReply<'_>) -> Option<Findings> {

@@ -9,7 +9,7 @@ use super::{
     text_spans::{TextSpan, replace_spans},
     true_keys, without_nulls,
 };
-use crate::guardrails::check::{CheckRow, Stage, Stages};
+use crate::guardrails::check::{CheckRow, Stage};
 
 const SHARED: &[&str] = &["scope", "baseURL", "forwardHeaders", "timeout=5000"];
 
@@ -41,7 +41,6 @@ pub(super) const ROWS: &[CheckRow] = &[
         id: "lasso.classify",
         name: "Lasso",
         description: "fails if Lasso finds a violation",
-        stages: Stages::Input,
         schema: r#"{"required":["credentials"],"properties":{"credentials":{"type":"object","required":["apiKey"],"additionalProperties":false,"properties":{"apiKey":{"type":"string","minLength":1},"apiEndpoint":{"type":"string","pattern":"^https?://","default":"https://server.lasso.security"}}},"conversationId":{"type":"string","minLength":1},"sessionId":{"type":"string","minLength":1,"description":"another name of `conversationId`"},"userId":{"type":"string","minLength":1},"messages":{"type":"array","description":"ignored: the messages of the request are sent"}}}"#,
         shared: SHARED,
         compile: |parameters| {
@@ -49,6 +48,7 @@ pub(super) const ROWS: &[CheckRow] = &[
                 name: "Lasso",
                 base: "{credentials.apiEndpoint}",
                 path: "/gateway/v2/classify",
+                output_path: "/gateway/v3/classify",
                 headers: &[
                     ("lasso-api-key", "{credentials.apiKey}"),
                     ("lasso-conversation-id", "{conversationId}"),
@@ -60,7 +60,7 @@ pub(super) const ROWS: &[CheckRow] = &[
                     }
                     Ok(())
                 },
-                build_body: |input| json!({"messages": input.messages()}),
+                build_body: build_classification,
                 read_reply: read_lasso_reply,
                 ..PARTNER
             };
@@ -125,9 +125,26 @@ fn build_validation(input: &PartnerInput<'_>) -> Value {
     json!({"messages": messages, "response": input.text(), "validation_target": "response", "explain": false})
 }
 
+/// Builds the body of a classification. Version 3 of the interface, which reads responses, takes the ids in the body.
+fn build_classification(input: &PartnerInput<'_>) -> Value {
+    if !input.is_output() {
+        return json!({"messages": input.messages()});
+    }
+    let parameters = input.parameters;
+    without_nulls(json!({"messages": input.messages(), "messageType": "COMPLETION",
+        "sessionId": parameters["conversationId"], "userId": parameters["userId"]}))
+}
+
 fn read_lasso_reply(reply: &PartnerReply<'_>) -> Option<Findings> {
     if !reply.json["violations_detected"].as_bool()? {
         return Some(Findings::default());
+    }
+    if let Some(findings) = reply.json["findings"].as_object().filter(|findings| !findings.is_empty()) {
+        // Version 3 lists findings that only warn, too.
+        let stops = |finding: &Value| finding["action"] != "WARN";
+        let has_stopped = |list: &Value| list.as_array().is_none_or(|list| list.iter().any(stops));
+        let names = findings.iter().filter(|(_, list)| has_stopped(list)).map(|(name, _)| name.clone());
+        return Some(Findings::failed(names.collect()));
     }
     let mut failed = true_keys(&reply.json["deputies"]);
     if failed.is_empty() {

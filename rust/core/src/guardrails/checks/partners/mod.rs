@@ -21,7 +21,10 @@ mod web_search;
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use penstock_llm::texts::{TextKind, TextPart, TextRole, request_texts};
+use penstock_llm::{
+    catalog::Grant,
+    texts::{TextKind, TextPart, TextRole, request_texts},
+};
 use penstock_net::BaseUrl;
 use serde_json::{Map, Value, json};
 
@@ -85,6 +88,8 @@ const PARTNER: Partner = Partner {
     read_reply: |_| None,
     may_change: |_| false,
     sign: |_| None,
+    grant: |_| None,
+    output_path: "",
 };
 
 /// Header field of partners that take the key as a bearer token.
@@ -106,6 +111,8 @@ struct Partner {
     base: &'static str,
     /// Path and query, with placeholders.
     path: &'static str,
+    /// Path and query for responses, if it differs from `path`.
+    output_path: &'static str,
     /// Header fields. One whose placeholder has no value is not sent.
     headers: &'static [HeaderTemplate],
     /// Validates parameters beyond their schema, and adds parameters that follow from others.
@@ -120,6 +127,8 @@ struct Partner {
     may_change: fn(&Value) -> bool,
     /// Returns the keys with which the request is signed.
     sign: fn(&Value) -> Option<AwsSignature>,
+    /// Returns how the token of the request is fetched.
+    grant: fn(&Value) -> Option<Grant>,
 }
 
 /// A text that is sent to a partner.
@@ -204,6 +213,7 @@ struct PreparedPartner {
     partner: &'static Partner,
     parameters: Value,
     url: String,
+    output_url: String,
     headers: Vec<(String, String)>,
     forward_headers: Vec<String>,
     scope: TextScope,
@@ -229,7 +239,9 @@ fn compile(partner: &'static Partner, mut parameters: Value) -> CompileResult {
     let names = parameters["forwardHeaders"].as_array().into_iter().flatten();
     let forward_headers: Vec<String> = names.filter_map(Value::as_str).map(ToOwned::to_owned).collect();
     validate_names(&forward_headers).map_err(|message| (".forwardHeaders".to_owned(), message))?;
-    let url = build_url(partner, &parameters)?;
+    let url = build_url(partner, partner.path, &parameters)?;
+    let output_path = if partner.output_path.is_empty() { partner.path } else { partner.output_path };
+    let output_url = build_url(partner, output_path, &parameters)?;
     let mut headers = Vec::new();
     for (name, template) in partner.headers {
         let Ok(value) = fill_placeholders(template, &parameters, false) else { continue };
@@ -243,13 +255,21 @@ fn compile(partner: &'static Partner, mut parameters: Value) -> CompileResult {
     let timeout = Duration::from_millis(parameters["timeout"].as_u64().unwrap_or_default());
     let scope = scope.unwrap_or_default();
     let request_scope = read_parameters(parameters["requestScope"].clone())?;
-    let prepared =
-        PreparedPartner { partner, parameters, url, headers, forward_headers, scope, request_scope, timeout };
-    Ok(Box::new(PartnerCheck(Arc::new(prepared))))
+    Ok(Box::new(PartnerCheck(Arc::new(PreparedPartner {
+        partner,
+        parameters,
+        url,
+        output_url,
+        headers,
+        forward_headers,
+        scope,
+        request_scope,
+        timeout,
+    }))))
 }
 
 /// Returns the URL of a function, whose host may come from the parameters.
-fn build_url(partner: &Partner, parameters: &Value) -> Result<String, ParameterProblem> {
+fn build_url(partner: &Partner, path: &str, parameters: &Value) -> Result<String, ParameterProblem> {
     let missing = |name: &str| (format!(".{name}"), "is needed to find the host".to_owned());
     let (base, parameter) = if let Some(base) = parameters["baseURL"].as_str() {
         (base.to_owned(), ".baseURL".to_owned())
@@ -258,7 +278,7 @@ fn build_url(partner: &Partner, parameters: &Value) -> Result<String, ParameterP
         (fill_placeholders(partner.base, parameters, false).map_err(missing)?, format!(".{parameter}"))
     };
     BaseUrl::parse(&base).map_err(|message| (parameter.clone(), message))?;
-    let path = fill_placeholders(partner.path, parameters, true).map_err(missing)?;
+    let path = fill_placeholders(path, parameters, true).map_err(missing)?;
     let url = format!("{}{path}", base.trim_end_matches('/'));
     let address = url.split('?').next().unwrap_or_default();
     BaseUrl::parse(address).map_err(|message| (parameter, message))?;
@@ -311,11 +331,12 @@ impl Check for PartnerCheck {
         headers.extend(find_forwarded(&self.0.forward_headers, input.headers, &headers));
         let (prepared, stage) = (Arc::clone(&self.0), input.stage);
         Some(Ok(ExternalCall {
-            url: self.0.url.clone(),
+            url: if stage == Stage::Output { self.0.output_url.clone() } else { self.0.url.clone() },
             headers,
             body,
             timeout: self.0.timeout,
             signature: (partner.sign)(parameters),
+            grant: (partner.grant)(parameters),
             read: Box::new(move |status, body| prepared.read(status, body, stage, &texts)),
         }))
     }

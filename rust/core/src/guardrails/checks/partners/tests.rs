@@ -83,6 +83,14 @@ fn parameters_of_partners_are_validated() {
         problems("azure.pii", json!({"credentials": {"pii": {"apiKey": "s-1"}}})),
         ["$.parameters.credentials.pii.resourceName"]
     );
+    let resource = |fields: Value| json!({"credentials": {"pii": fields}});
+    let missing = |name: &str| vec![format!("$.parameters.credentials.pii.{name}")];
+    assert_eq!(problems("azure.pii", resource(json!({"resourceName": "r"}))), missing("apiKey"));
+    let application = json!({"resourceName": "r", "azureAuthMode": "entra", "apiKey": "s-1", "tenantId": "t"});
+    assert_eq!(problems("azure.pii", resource(application)), missing("clientId"));
+    let bad_host = json!({"resourceName": "r", "azureAuthMode": "entra", "tenantId": "t", "clientId": "c",
+        "clientSecret": "s-1", "authorityHost": "https://169.254.169.254"});
+    assert_eq!(problems("azure.pii", resource(bad_host)), missing("authorityHost"));
     let good = json!({"apiKey": "s-1"});
     for (parameters, path) in [
         (json!({"baseURL": "https://user@host.example"}), "baseURL"),

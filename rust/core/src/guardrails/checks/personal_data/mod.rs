@@ -19,7 +19,12 @@ use self::{
     forms::has_word_boundaries,
     names::{NamedValue, NamingModel},
 };
-use super::{allowed_values::AllowedValues, model_questions::MAX_QUESTION_BYTES, replacement::replace_ranges};
+use super::{
+    allowed_values::AllowedValues,
+    default_models::{ModelPurpose, choose_model},
+    model_questions::MAX_QUESTION_BYTES,
+    replacement::replace_ranges,
+};
 use crate::guardrails::{
     check::{
         Change, Check, CheckEffects, CheckError, CheckInput, CheckOutcome, CheckRow, CompileResult, Stage, Stages,
@@ -37,7 +42,7 @@ pub(super) const ROWS: &[CheckRow] = &[CheckRow {
     description: "fails if the text has personal data of some categories, or replaces it; most categories are recognised by their form, such as check digits, names and addresses by a model",
     stages: Stages::Both,
     secrets: &[],
-    schema: r#"{"required":["categories"],"properties":{"categories":{"type":"array","minItems":1,"items":{"enum":["EMAIL_ADDRESS","PHONE_NUMBER","IP_ADDRESS","CREDIT_CARD","SSN","IBAN","NAME","LOCATION_ADDRESS"]},"description":"`NAME` and `LOCATION_ADDRESS` need `model`"},"redact":{"type":"boolean","default":false,"description":"true: replaces what is found, such as by `{{EMAIL_ADDRESS_1}}`, and passes"},"restore":{"type":"boolean","default":false,"description":"true: the client gets the values back where the response has their names; logs, caches and other guardrails do not"},"allowed":{"type":"array","maxItems":1000,"items":{"type":"string","minLength":1},"description":"texts that are no personal data"},"allowedPatterns":{"type":"array","maxItems":100,"items":{"type":"string","minLength":1},"description":"regular expressions for whole texts that are no personal data"}}}"#,
+    schema: r#"{"required":["categories"],"properties":{"categories":{"type":"array","minItems":1,"items":{"enum":["EMAIL_ADDRESS","PHONE_NUMBER","IP_ADDRESS","CREDIT_CARD","SSN","IBAN","NAME","LOCATION_ADDRESS"]},"description":"`NAME` and `LOCATION_ADDRESS` need `model`, or the setting `guardrails.pii_model`"},"redact":{"type":"boolean","default":false,"description":"true: replaces what is found, such as by `{{EMAIL_ADDRESS_1}}`, and passes"},"restore":{"type":"boolean","default":false,"description":"true: the client gets the values back where the response has their names; logs, caches and other guardrails do not"},"allowed":{"type":"array","maxItems":1000,"items":{"type":"string","minLength":1},"description":"texts that are no personal data"},"allowedPatterns":{"type":"array","maxItems":100,"items":{"type":"string","minLength":1},"description":"regular expressions for whole texts that are no personal data"}}}"#,
     shared: &["not", "scope", "model", "timeout=5000"],
     compile: PersonalData::compile,
 }];
@@ -90,14 +95,11 @@ impl PersonalData {
         let PersonalDataParameters { categories, redact: redacts, restore, allowed, allowed_patterns, not, .. } =
             parameters;
         let by_model: Vec<_> = categories.iter().copied().filter(|category| category.pattern().is_none()).collect();
-        let model = match (parameters.model, by_model.is_empty()) {
-            (_, true) => None,
-            (Some(model), false) => {
-                Some(NamingModel { model, categories: by_model, timeout: Duration::from_millis(parameters.timeout) })
-            }
-            (None, false) => {
-                return Err((".model".to_owned(), "is needed to find NAME and LOCATION_ADDRESS".to_owned()));
-            }
+        let model = if by_model.is_empty() {
+            None
+        } else {
+            let model = choose_model(parameters.model, ModelPurpose::PersonalData)?;
+            Some(NamingModel { model, categories: by_model, timeout: Duration::from_millis(parameters.timeout) })
         };
         if restore && !redacts {
             return Err((".restore".to_owned(), "needs `redact`, because only replaced values return".to_owned()));
