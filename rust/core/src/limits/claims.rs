@@ -6,6 +6,7 @@ use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use super::{
+    group_counts::tenant_id,
     rule::{LimitOwner, LimitRule, Measure, OwnerKind, digest_text},
     window::{LimitWindow, RateUnit, Recurrence},
 };
@@ -81,6 +82,7 @@ pub fn compile_claims(
     let is_stored = user.chars().count() <= MAX_USER_CHARS && !user.contains('\0');
     let shown_user = if is_stored { Cow::Borrowed(user) } else { Cow::Owned(digest_text(user)) };
     let name = format!("token:{organisation}:{shown_user}");
+    let tenant = tenant_id(organisation);
     let mut rules = Vec::new();
     for claim in list_claims::<UsageClaim>(usage)? {
         let measure = claim.measure.unwrap_or(Measure::Cost);
@@ -97,7 +99,7 @@ pub fn compile_claims(
             _ => return Err(InvalidClaim),
         };
         let id = format!("{name}:usage:{}:", measure.name()).into();
-        rules.push(LimitRule::for_all_requests(owner(), measure, to_units(limit), window, id));
+        rules.push(LimitRule::for_all_requests(owner(), tenant, measure, to_units(limit), window, id));
     }
     for claim in list_claims::<RateClaim>(rates)? {
         if claim.measure == Measure::Cost {
@@ -105,7 +107,7 @@ pub fn compile_claims(
         }
         let window = LimitWindow::Fixed(claim.unit.unit());
         let id = format!("{name}:rate:{}:{}", claim.measure.name(), claim.unit.unit().name()).into();
-        rules.push(LimitRule::for_all_requests(owner(), claim.measure, claim.value, window, id));
+        rules.push(LimitRule::for_all_requests(owner(), tenant, claim.measure, claim.value, window, id));
     }
     Ok((!rules.is_empty()).then(|| rules.into()))
 }

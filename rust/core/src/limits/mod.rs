@@ -5,6 +5,7 @@
 pub mod claims;
 pub mod cluster;
 pub mod counter;
+pub mod group_counts;
 pub mod header_items;
 pub mod hold;
 pub mod limit_metrics;

@@ -25,7 +25,7 @@ const ROUNDS: usize = 50;
 fn compile(policies: impl Iterator<Item = Value>) -> Arc<[LimitRule]> {
     let rows: Vec<Value> = policies.collect();
     let mut problems = Vec::new();
-    let limits = WorkspaceLimits::compile(serde_json::from_value(rows.into()).unwrap(), "$", &mut problems);
+    let limits = WorkspaceLimits::compile(serde_json::from_value(rows.into()).unwrap(), "o", "$", &mut problems);
     assert_eq!(problems, []);
     limits.all.unwrap()
 }

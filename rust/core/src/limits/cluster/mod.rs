@@ -24,8 +24,9 @@ use self::{
     workers::{OtherWorkers, SILENT_MS, SharedPart, parse_announcements},
 };
 use super::{
-    MAX_GROUPS, OTHER_GROUPS,
+    OTHER_GROUPS,
     counter::{Amount, RecordedUsage},
+    group_counts::GroupCounts,
     hold::{Hold, Remaining, RuleRef},
     limit_metrics::{HELD_SHOWN_MS, MAX_HELD_SHOWN},
     node_counters::NodeCounters,
@@ -105,7 +106,7 @@ struct OtherWorkersUsage {
 #[derive(Default)]
 struct ClusterLeases {
     by_hash: HashMap<u64, ClusterLease>,
-    group_counts: HashMap<Box<str>, usize>,
+    group_counts: GroupCounts,
     /// Hashes of the leases that hold an amount or have something to write.
     active: HashSet<u64>,
     /// Rules whose lease is nearly used up.
@@ -381,13 +382,10 @@ impl ClusterLimiter {
             let is_kept = !is_over || !lease.is_idle() || now_ms < lease.used_ms + FORGET_AFTER_MS;
             if !is_kept {
                 active.remove(hash);
-                if let Some(count) = group_counts.get_mut(&lease.counter_id) {
-                    *count = count.saturating_sub(1);
-                }
+                group_counts.remove(&lease.counter_id, &lease.group, lease.tenant);
             }
             is_kept
         });
-        group_counts.retain(|_, count| *count > 0);
     }
 
     /// Returns the number of workers of all nodes, as far as Redis reports it.
@@ -432,7 +430,7 @@ impl ClusterLimiter {
             self.shared_groups.add(1);
             return OTHER_GROUPS;
         }
-        *leases.group_counts.entry(rule.counter_id.clone()).or_default() += 1;
+        leases.group_counts.add(rule);
         group
     }
 
@@ -447,8 +445,7 @@ impl ClusterLimiter {
 
 /// Returns true if a new group gets no counter of its own. The ledger knows which groups used a budget before.
 fn shares_counter(leases: &ClusterLeases, rule: &LimitRule, group: &str, ledger: &NodeCounters) -> bool {
-    let count = leases.group_counts.get(&rule.counter_id).copied().unwrap_or_default();
-    count >= MAX_GROUPS && !ledger.has_counter(&rule.counter_id, group)
+    leases.group_counts.is_full(rule) && !ledger.has_counter(&rule.counter_id, group)
 }
 
 /// Returns the usage of a budget in the ledger.

@@ -2,13 +2,20 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::limits::{counter::WorkerReport, recent::RecentAmounts, rule::LimitRule, window::LimitWindow};
+use crate::limits::{
+    counter::WorkerReport,
+    group_counts::{GroupCounts, TenantId},
+    recent::RecentAmounts,
+    rule::LimitRule,
+    window::LimitWindow,
+};
 
 /// State of one limit and group value in this worker.
 #[derive(Debug)]
 pub(super) struct Lease {
     pub counter_id: Box<str>,
     pub group: Box<str>,
+    pub tenant: TenantId,
     pub window: LimitWindow,
     /// Value of the limit at the last request.
     pub limit: u64,
@@ -40,6 +47,7 @@ impl Lease {
         Self {
             counter_id: rule.counter_id.clone(),
             group: group.into(),
+            tenant: rule.tenant,
             window: rule.window,
             limit: rule.limit,
             start_ms: 0,
@@ -85,7 +93,7 @@ pub(super) struct Leases {
     pub by_hash: HashMap<u64, Lease>,
     /// Leases that may have to be reported.
     pub active: HashSet<u64>,
-    pub group_counts: HashMap<Box<str>, usize>,
+    pub group_counts: GroupCounts,
 }
 
 impl Leases {

@@ -13,7 +13,7 @@ use std::{
 
 use self::lease::Leases;
 use super::{
-    MAX_GROUPS, OTHER_GROUPS,
+    OTHER_GROUPS,
     cluster::ClusterLimiter,
     counter::{Amount, WorkerReport},
     hold::{Hold, Remaining, RuleRef},
@@ -238,8 +238,8 @@ impl Limiter {
         }
     }
 
-    /// Returns the group value, or `OTHER_GROUPS` if the limit or the node has too many group values. A value that was
-    /// counted before keeps its counter. Otherwise, a used-up budget would count anew.
+    /// Returns the group value, or `OTHER_GROUPS` if the limit or its organisation has too many group values. A value
+    /// that was counted before keeps its counter. Otherwise, a used-up budget would count anew.
     fn bounded_group<'g>(&self, leases: &mut Leases, rule: &LimitRule, group: &'g str) -> &'g str {
         if !self.is_new_group(leases, rule, group) {
             return group;
@@ -248,7 +248,7 @@ impl Limiter {
             self.metrics.shared_groups.add(1);
             return OTHER_GROUPS;
         }
-        *leases.group_counts.entry(rule.counter_id.clone()).or_default() += 1;
+        leases.group_counts.add(rule);
         group
     }
 
@@ -264,8 +264,8 @@ impl Limiter {
 
     /// Returns true if a new group gets no counter of its own.
     fn shares_counter(&self, leases: &Leases, rule: &LimitRule, group: &str) -> bool {
-        let count = leases.group_counts.get(&rule.counter_id).copied().unwrap_or_default();
-        (count >= MAX_GROUPS || self.counters.is_full()) && !self.counters.has_counter(&rule.counter_id, group)
+        (leases.group_counts.is_full(rule) || self.counters.is_full(rule.tenant))
+            && !self.counters.has_counter(&rule.counter_id, group)
     }
 
     fn hash(&self, counter_id: &str, group: &str) -> u64 {

@@ -40,12 +40,11 @@ impl Limiter {
         let Leases { by_hash, group_counts, .. } = &mut *leases;
         by_hash.retain(|_, lease| {
             let is_kept = lease.held > 0 || lease.has_report() || now_ms < lease.used_ms + FORGET_AFTER_MS;
-            if !is_kept && let Some(count) = group_counts.get_mut(&lease.counter_id) {
-                *count = count.saturating_sub(1);
+            if !is_kept {
+                group_counts.remove(&lease.counter_id, &lease.group, lease.tenant);
             }
             is_kept
         });
-        group_counts.retain(|_, count| *count > 0);
     }
 
     /// Reports to Redis if it is configured, else to the node's counters as `report_all` does. With `is_last`, returns
@@ -89,7 +88,7 @@ impl Limiter {
         let (worker, window) = (self.worker, rule.window);
         let (start_ms, report) = (lease.start_ms, lease.report());
         self.metrics.counter_updates.add(1);
-        let granted = self.counters.update(&lease.counter_id, &lease.group, window, |counter| {
+        let granted = self.counters.update(lease.tenant, &lease.counter_id, &lease.group, window, |counter| {
             counter.settle(window, now_ms, start_ms, worker, report);
             let grant = counter.take(window, now_ms, rule.limit, worker, requested);
             (grant, counter.held_by_others(worker))
@@ -105,7 +104,7 @@ impl Limiter {
             // A request may need more than the whole share. It must not be rejected for as long as the counter is
             // unavailable.
             let requested = if rule.is_budget() { requested } else { Amount::at_most(requested.amount) };
-            let grant = self.shares.update(&lease.counter_id, &lease.group, window, |counter| {
+            let grant = self.shares.update(lease.tenant, &lease.counter_id, &lease.group, window, |counter| {
                 counter.take(window, now_ms, share, worker, requested)
             });
             lease.unreported = report.exceeded.saturating_add(grant.as_ref().map_or(0, |grant| grant.amount));
@@ -120,7 +119,7 @@ impl Limiter {
 
     pub(super) fn report(&self, lease: &mut Lease, start_ms: u64, report: WorkerReport, now_ms: u64) {
         self.metrics.counter_updates.add(1);
-        let reported = self.counters.update(&lease.counter_id, &lease.group, lease.window, |counter| {
+        let reported = self.counters.update(lease.tenant, &lease.counter_id, &lease.group, lease.window, |counter| {
             counter.settle(lease.window, now_ms, start_ms, self.worker, report);
         });
         if reported.is_err() {

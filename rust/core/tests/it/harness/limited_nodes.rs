@@ -30,7 +30,7 @@ pub fn rule(fields: &Value) -> RuleRef {
     let mut row =
         json!({"id": "l", "owner": {"kind": "policy", "id": "p", "slug": "p"}, "type": "requests", "limit": 10});
     row.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
-    let limits = WorkspaceLimits::compile(serde_json::from_value(json!([row])).unwrap(), "$", &mut Vec::new());
+    let limits = WorkspaceLimits::compile(serde_json::from_value(json!([row])).unwrap(), "o", "$", &mut Vec::new());
     RuleRef { rules: limits.all.unwrap(), index: 0 }
 }
 
