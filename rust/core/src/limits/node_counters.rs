@@ -23,7 +23,9 @@ use super::{
 
 /// Maximum wait for another worker that changes the same counter. A change takes microseconds, or some tens of
 /// milliseconds if the worker has to wait for a CPU meanwhile.
-const MAX_LOCK_WAIT: Duration = Duration::from_millis(100);
+pub const MAX_LOCK_WAIT: Duration = Duration::from_millis(100);
+/// Maximum wait on the event loop of a worker, where other requests would wait, too.
+const BRIEF_LOCK_WAIT: Duration = Duration::from_micros(100);
 /// Maximum wait while a worker that has locked a counter seems to be stopped.
 const MAX_STALLED_LOCK_WAIT: Duration = Duration::from_millis(1);
 /// Time after a timed-out wait in which further waits last at most `MAX_STALLED_LOCK_WAIT`. So a stopped worker does
@@ -60,6 +62,8 @@ pub struct CounterFolder {
     file_counts: Mutex<TenantCounts>,
     /// Time until which waits for a lock are short, because one timed out.
     stalled_until: Mutex<Option<Instant>>,
+    /// True if no wait for a lock exceeds `BRIEF_LOCK_WAIT`.
+    has_brief_waits: bool,
 }
 
 /// Storage of the counters.
@@ -79,9 +83,32 @@ impl NodeCounters {
                     path: folder.to_owned(),
                     file_counts: Mutex::default(),
                     stalled_until: Mutex::default(),
+                    has_brief_waits: false,
                 })
             },
         )
+    }
+
+    /// Returns the same counters for use on an event loop: calls fail with `ErrorKind::WouldBlock` at once if another
+    /// worker has locked the counter.
+    #[must_use]
+    pub fn with_brief_waits(mut self) -> Self {
+        if let Self::Folder(folder) = &mut self {
+            folder.has_brief_waits = true;
+        }
+        self
+    }
+
+    /// Returns true if a worker that has locked a counter seems to be stopped, so that nobody should wait for it.
+    pub fn is_stalled(&self) -> bool {
+        matches!(self, Self::Folder(folder) if folder.is_stalled(Instant::now()))
+    }
+
+    /// Reports that a wait for a lock has lasted `MAX_LOCK_WAIT`.
+    pub fn mark_stalled(&self) {
+        if let Self::Folder(folder) = self {
+            *folder.stalled_until() = Some(Instant::now() + STALL);
+        }
     }
 
     /// Changes the counter of a limit and a group value. Creates the counter if there is none. `tenant` is the
@@ -185,7 +212,12 @@ impl NodeCounters {
         let (mut removed, mut remaining) = (0, TenantCounts::default());
         for shard in read_folder(&folder.path)? {
             for path in read_folder(&shard)? {
-                let Some(file) = folder.lock_file(&path, false)? else { continue };
+                let file = match folder.lock_file(&path, false) {
+                    // A worker uses the counter, so it is not over.
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
+                    file => file?,
+                };
+                let Some(file) = file else { continue };
                 match read_header(&file)? {
                     Some(header) if header.reset_ms > now_ms => remaining.add(header.tenant, 1),
                     _ => {
@@ -303,6 +335,12 @@ impl CounterFolder {
                     return Ok(Some(file).filter(|file| file.metadata().is_ok_and(|metadata| metadata.nlink() > 0)));
                 }
                 Err(TryLockError::Error(error)) => return Err(error),
+                Err(TryLockError::WouldBlock) if self.has_brief_waits => {
+                    if began.elapsed() > BRIEF_LOCK_WAIT {
+                        return Err(ErrorKind::WouldBlock.into());
+                    }
+                    thread::sleep(LOCK_PAUSE);
+                }
                 Err(TryLockError::WouldBlock) if began.elapsed() > self.max_lock_wait(began) => {
                     *self.stalled_until() = Some(Instant::now() + STALL);
                     return Err(ErrorKind::TimedOut.into());
@@ -317,8 +355,11 @@ impl CounterFolder {
     }
 
     fn max_lock_wait(&self, now: Instant) -> Duration {
-        let is_stalled = self.stalled_until().is_some_and(|end| now < end);
-        if is_stalled { MAX_STALLED_LOCK_WAIT } else { MAX_LOCK_WAIT }
+        if self.is_stalled(now) { MAX_STALLED_LOCK_WAIT } else { MAX_LOCK_WAIT }
+    }
+
+    fn is_stalled(&self, now: Instant) -> bool {
+        self.stalled_until().is_some_and(|end| now < end)
     }
 
     fn stalled_until(&self) -> MutexGuard<'_, Option<Instant>> {

@@ -11,11 +11,15 @@ mod workers;
 use std::{
     collections::{HashMap, HashSet},
     hash::{BuildHasher, RandomState},
+    io::ErrorKind,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
+    time::{Duration, Instant},
 };
+
+use tokio::time::sleep;
 
 use self::{
     contact::RedisContact,
@@ -29,7 +33,7 @@ use super::{
     group_counts::GroupCounts,
     hold::{Hold, Remaining, RuleRef},
     limit_metrics::{HELD_SHOWN_MS, MAX_HELD_SHOWN},
-    node_counters::NodeCounters,
+    node_counters::{MAX_LOCK_WAIT, NodeCounters},
     now_ms as current_ms,
     rule::LimitRule,
     shared_counter::OthersUsage,
@@ -46,6 +50,8 @@ const RESERVE_FRACTION: u64 = 4;
 const RETRY_MS: u64 = 50;
 /// Time after which a worker removes an unused counter from its memory.
 const FORGET_AFTER_MS: u64 = 10 * 60 * 1000;
+/// Pause before the usage in the ledger is read again that the control process has locked.
+const LOCK_PAUSE: Duration = Duration::from_millis(1);
 /// Maximum number of counters in one pipeline of writes.
 const MAX_WRITES: usize = 500;
 
@@ -254,7 +260,7 @@ impl ClusterLimiter {
             return false;
         };
         let _write_guard = writing.lock().await;
-        let known = rule.is_budget().then(|| read_recorded(ledger, rule, group)).flatten();
+        let known = if rule.is_budget() { read_recorded(ledger, rule, group).await } else { None };
         let Some((claim, write)) = self.begin_acquire(hash, rule, amount, known, now_ms) else {
             return self.has_left(hash, amount, now_ms);
         };
@@ -448,7 +454,16 @@ fn shares_counter(leases: &ClusterLeases, rule: &LimitRule, group: &str, ledger:
     leases.group_counts.is_full(rule) && !ledger.has_counter(&rule.counter_id, group)
 }
 
-/// Returns the usage of a budget in the ledger.
-fn read_recorded(ledger: &NodeCounters, rule: &RuleRef, group: &str) -> Option<RecordedUsage> {
-    ledger.read_recorded(&rule.counter_id, group, rule.window).ok()
+/// Returns the usage of a budget in the ledger. Waits without blocking the event loop while the control process has
+/// locked it.
+async fn read_recorded(ledger: &NodeCounters, rule: &RuleRef, group: &str) -> Option<RecordedUsage> {
+    let began = Instant::now();
+    loop {
+        match ledger.read_recorded(&rule.counter_id, group, rule.window) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock && began.elapsed() < MAX_LOCK_WAIT => {
+                sleep(LOCK_PAUSE).await;
+            }
+            read => return read.ok(),
+        }
+    }
 }

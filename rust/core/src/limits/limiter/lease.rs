@@ -7,7 +7,7 @@ use crate::limits::{
     group_counts::{GroupCounts, TenantId},
     recent::RecentAmounts,
     rule::LimitRule,
-    window::LimitWindow,
+    window::{LimitWindow, SLIDING_PARTS},
 };
 
 /// State of one limit and group value in this worker.
@@ -31,6 +31,8 @@ pub(super) struct Lease {
     pub exceeded: u64,
     /// Amount that was taken or used while the node's counter was unavailable, and that is not reported yet.
     pub unreported: u64,
+    /// Reports of past parts of a sliding window, each with the start of its part.
+    pub late: Vec<(u64, WorkerReport)>,
     /// Amount that is left in the node's counter as far as this worker knows, without `free`.
     pub left: u64,
     /// Amount that was left in the node's counter when this worker last read it.
@@ -57,6 +59,7 @@ impl Lease {
             held_by_others: 0,
             exceeded: 0,
             unreported: 0,
+            late: Vec::new(),
             left: rule.limit,
             known_left: rule.limit,
             is_share: false,
@@ -73,6 +76,27 @@ impl Lease {
         report
     }
 
+    /// Stores a report of a past part of a sliding window until the next report. The oldest one is dropped if there are
+    /// too many: it counts no longer.
+    pub fn add_late_report(&mut self, start_ms: u64, report: WorkerReport) {
+        if let Some((_, known)) = self.late.iter_mut().find(|(start, _)| *start == start_ms) {
+            known.returned = known.returned.saturating_add(report.returned);
+            known.exceeded = known.exceeded.saturating_add(report.exceeded);
+            return;
+        }
+        if self.late.len() > SLIDING_PARTS as usize {
+            self.late.remove(0);
+        }
+        self.late.push((start_ms, report));
+    }
+
+    /// Takes back a report that did not reach the node's counter.
+    pub fn take_back(&mut self, report: WorkerReport, late: Vec<(u64, WorkerReport)>) {
+        self.free = self.free.saturating_add(report.returned);
+        self.unreported = self.unreported.saturating_add(report.exceeded);
+        (self.is_changed, self.late) = (true, late);
+    }
+
     /// Returns the amount that requests of all workers hold.
     pub fn held_by_all(&self) -> u64 {
         self.held.saturating_add(self.held_by_others)
@@ -84,7 +108,7 @@ impl Lease {
 
     /// Returns true if the node's counter lacks amounts that requests used.
     pub fn must_report(&self) -> bool {
-        self.exceeded > 0 || self.unreported > 0
+        self.exceeded > 0 || self.unreported > 0 || !self.late.is_empty()
     }
 }
 
