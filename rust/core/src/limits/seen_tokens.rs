@@ -183,9 +183,9 @@ mod tests {
 
     #[test]
     fn number_of_users_is_bounded() {
-        let tokens = SeenTokens::default();
-        for user in 0..=MAX_TOKENS {
-            tokens.add(&limits(&user.to_string(), 2), &workspace("w"));
+        let (tokens, rules) = (SeenTokens::default(), limits("ann", 2));
+        for number in 0..=MAX_TOKENS {
+            tokens.add(&rules, &workspace(&number.to_string()));
         }
         assert_eq!((tokens.lock().len(), tokens.take_report(NOW).len()), (MAX_TOKENS, MAX_REPORTED));
     }

@@ -98,12 +98,12 @@ pub(super) fn record_replaced(log: &mut RequestLog, response: &UpstreamResponse)
 
 impl RouteExecutor<'_> {
     /// Returns a response that is not used, as far as its usage needs it.
-    pub fn describe_discarded(&self, result: &Result<UpstreamResponse>) -> DiscardedResponse {
+    pub(super) fn describe_discarded(&self, result: &Result<UpstreamResponse>) -> DiscardedResponse {
         DiscardedResponse::new(result, self.client_request.requested_operation())
     }
 
     /// Ends the current attempt, and counts what its response used.
-    pub async fn charge_discarded(&mut self, discarded: DiscardedResponse) {
+    pub(super) async fn charge_discarded(&mut self, discarded: DiscardedResponse) {
         discarded.with_counted_input(self.log).await.charge(self.log);
     }
 

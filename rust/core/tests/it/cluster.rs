@@ -388,7 +388,7 @@ async fn leases_admit_no_more_than_a_naive_log_allows() {
         let window = json!({"unit": "second", "sliding": is_sliding});
         let id = format!("{measure}-{is_sliding}");
         let rule = rule(&json!({"id": id, "type": measure, "limit": SIMULATED_LIMIT, "window": window}));
-        let max_amount = if measure == "tokens" { 5 } else { 1 };
+        let max_amount: u64 = if measure == "tokens" { 5 } else { 1 };
         nodes.log.clear();
         nodes.open.clear();
         let begin = now_ms().next_multiple_of(1000) + 1000 * seed as u64 * 20;
