@@ -46,6 +46,37 @@ pub struct Hold {
     pub start_ms: u64,
 }
 
+/// What a request does if a lease has too little for it.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct TakeTurn {
+    /// True if the request cannot get more from Redis and try again.
+    pub is_last: bool,
+    /// True if the request can wait for another worker that has locked the node's counter, and try again.
+    pub can_wait: bool,
+}
+
+impl TakeTurn {
+    /// The last turn of a request, which takes what it gets.
+    pub const LAST: Self = Self { is_last: true, can_wait: false };
+}
+
+/// Why nothing was taken of a limit, with the amount that remains as far as this worker knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TakeError {
+    /// Less remains than the request accepts.
+    Exceeded(Remaining),
+    /// Another worker has locked the node's counter.
+    Locked(Remaining),
+}
+
+impl TakeError {
+    pub fn remaining(self) -> Remaining {
+        match self {
+            Self::Exceeded(remaining) | Self::Locked(remaining) => remaining,
+        }
+    }
+}
+
 /// Amount of a limit that remains for further requests, as far as this worker knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Remaining {

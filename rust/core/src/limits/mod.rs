@@ -5,6 +5,7 @@
 pub mod claims;
 pub mod cluster;
 pub mod counter;
+pub mod group_counts;
 pub mod header_items;
 pub mod hold;
 pub mod limit_metrics;
@@ -13,6 +14,7 @@ pub mod node_counters;
 pub mod recent;
 pub mod request_holds;
 pub mod rule;
+pub mod seen_tokens;
 pub mod shared_counter;
 mod value_pattern;
 pub mod window;

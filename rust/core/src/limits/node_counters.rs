@@ -7,10 +7,7 @@ use std::{
     io::{self, ErrorKind},
     os::unix::fs::{FileExt, MetadataExt},
     path::{Path, PathBuf},
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Mutex, MutexGuard, PoisonError},
     thread,
     time::{Duration, Instant},
 };
@@ -19,13 +16,16 @@ use sha2::{Digest, Sha256};
 
 use super::{
     counter::{RecordedUsage, UsageCounter},
+    group_counts::{TenantCounts, TenantId},
     now_ms,
     window::LimitWindow,
 };
 
 /// Maximum wait for another worker that changes the same counter. A change takes microseconds, or some tens of
 /// milliseconds if the worker has to wait for a CPU meanwhile.
-const MAX_LOCK_WAIT: Duration = Duration::from_millis(100);
+pub const MAX_LOCK_WAIT: Duration = Duration::from_millis(100);
+/// Maximum wait on the event loop of a worker, where other requests would wait, too.
+const BRIEF_LOCK_WAIT: Duration = Duration::from_micros(100);
 /// Maximum wait while a worker that has locked a counter seems to be stopped.
 const MAX_STALLED_LOCK_WAIT: Duration = Duration::from_millis(1);
 /// Time after a timed-out wait in which further waits last at most `MAX_STALLED_LOCK_WAIT`. So a stopped worker does
@@ -33,15 +33,14 @@ const MAX_STALLED_LOCK_WAIT: Duration = Duration::from_millis(1);
 const STALL: Duration = Duration::from_secs(1);
 /// Pause between two attempts to lock.
 const LOCK_PAUSE: Duration = Duration::from_micros(50);
-/// Maximum number of counters of a node. Clients may choose group values, and a budget's counters stay for its period.
-const MAX_FILES: usize = 500_000;
 /// Maximum bytes of a counter file.
 const MAX_FILE_BYTES: usize = 16 * 1024;
 /// File beside the counters with the workers of all nodes, which the control process writes.
 const MEMBERS_FILE: &str = "members";
 /// File beside the counters with a random id of the node.
 const NODE_ID_FILE: &str = "node-id";
-/// Bytes of the header before the encoded counter: the length of the counter, and the time at which it stops counting.
+/// Bytes of the header before the encoded counter: the length of the counter and the id of the organisation, of 4 bytes
+/// each, and the time at which it stops counting.
 const HEADER_BYTES: usize = 16;
 
 /// Workers of all nodes, according to the store.
@@ -59,10 +58,12 @@ pub struct KnownMembers {
 #[derive(Debug)]
 pub struct CounterFolder {
     path: PathBuf,
-    /// Number of files in the folder, as far as this process knows.
-    file_count: AtomicUsize,
+    /// Numbers of files in the folder by organisation, as far as this process knows.
+    file_counts: Mutex<TenantCounts>,
     /// Time until which waits for a lock are short, because one timed out.
     stalled_until: Mutex<Option<Instant>>,
+    /// True if no wait for a lock exceeds `BRIEF_LOCK_WAIT`.
+    has_brief_waits: bool,
 }
 
 /// Storage of the counters.
@@ -80,19 +81,44 @@ impl NodeCounters {
             |folder| {
                 Self::Folder(CounterFolder {
                     path: folder.to_owned(),
-                    file_count: AtomicUsize::new(0),
+                    file_counts: Mutex::default(),
                     stalled_until: Mutex::default(),
+                    has_brief_waits: false,
                 })
             },
         )
     }
 
-    /// Changes the counter of a limit and a group value. Creates the counter if there is none.
+    /// Returns the same counters for use on an event loop: calls fail with `ErrorKind::WouldBlock` at once if another
+    /// worker has locked the counter.
+    #[must_use]
+    pub fn with_brief_waits(mut self) -> Self {
+        if let Self::Folder(folder) = &mut self {
+            folder.has_brief_waits = true;
+        }
+        self
+    }
+
+    /// Returns true if a worker that has locked a counter seems to be stopped, so that nobody should wait for it.
+    pub fn is_stalled(&self) -> bool {
+        matches!(self, Self::Folder(folder) if folder.is_stalled(Instant::now()))
+    }
+
+    /// Reports that a wait for a lock has lasted `MAX_LOCK_WAIT`.
+    pub fn mark_stalled(&self) {
+        if let Self::Folder(folder) = self {
+            *folder.stalled_until() = Some(Instant::now() + STALL);
+        }
+    }
+
+    /// Changes the counter of a limit and a group value. Creates the counter if there is none. `tenant` is the
+    /// organisation of the limit; 0 if the caller does not know it.
     ///
     /// # Errors
     /// If the file cannot be read, written or locked in time. Then nothing has changed.
     pub fn update<R>(
         &self,
+        tenant: TenantId,
         limit_id: &str,
         group: &str,
         window: LimitWindow,
@@ -104,7 +130,7 @@ impl NodeCounters {
                 let mut counters = counters.lock().unwrap_or_else(PoisonError::into_inner);
                 Ok(change(counters.entry(name).or_default()))
             }
-            Self::Folder(folder) => folder.update(name, window, change),
+            Self::Folder(folder) => folder.update(tenant, name, window, change),
         }
     }
 
@@ -133,7 +159,7 @@ impl NodeCounters {
     /// Same errors as `update`.
     pub fn set_recorded(&self, limit_id: &str, group: &str, start_ms: u64, known: RecordedUsage) -> io::Result<()> {
         let window = LimitWindow::Period { start_ms, end_ms: None };
-        self.update(limit_id, group, window, |counter| counter.set_recorded(window, now_ms(), known))
+        self.update(0, limit_id, group, window, |counter| counter.set_recorded(window, now_ms(), known))
     }
 
     /// Returns the state of the workers of all nodes that the control process last read from the store.
@@ -183,19 +209,25 @@ impl NodeCounters {
     /// If a file cannot be read or removed.
     pub fn remove_past(&self, now_ms: u64) -> io::Result<usize> {
         let Self::Folder(folder) = self else { return Ok(0) };
-        let (mut removed, mut remaining) = (0, 0);
+        let (mut removed, mut remaining) = (0, TenantCounts::default());
         for shard in read_folder(&folder.path)? {
             for path in read_folder(&shard)? {
-                let Some(file) = folder.lock_file(&path, false)? else { continue };
-                if read_header(&file)?.is_none_or(|(_, reset_ms)| reset_ms <= now_ms) {
-                    fs::remove_file(&path)?;
-                    removed += 1;
-                } else {
-                    remaining += 1;
+                let file = match folder.lock_file(&path, false) {
+                    // A worker uses the counter, so it is not over.
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
+                    file => file?,
+                };
+                let Some(file) = file else { continue };
+                match read_header(&file)? {
+                    Some(header) if header.reset_ms > now_ms => remaining.add(header.tenant, 1),
+                    _ => {
+                        fs::remove_file(&path)?;
+                        removed += 1;
+                    }
                 }
             }
         }
-        folder.file_count.store(remaining, Ordering::Relaxed);
+        *folder.file_counts() = remaining;
         Ok(removed)
     }
 
@@ -208,19 +240,19 @@ impl NodeCounters {
         }
     }
 
-    /// Returns true if there are so many counters that new group values must share one.
-    pub fn is_full(&self) -> bool {
-        matches!(self, Self::Folder(folder) if folder.file_count.load(Ordering::Relaxed) >= MAX_FILES)
+    /// Returns true if an organisation has so many counters that its new group values must share one.
+    pub fn is_full(&self, tenant: TenantId) -> bool {
+        matches!(self, Self::Folder(folder) if folder.file_counts().is_full(tenant))
     }
 }
 
 #[cfg(test)]
 impl NodeCounters {
-    /// Returns the counters in a folder that seems to have as many files as it may have.
-    pub(super) fn full(folder: &Path) -> Self {
+    /// Returns the counters in a folder that seems to have as many files of an organisation as it may have.
+    pub(super) fn full(folder: &Path, organisation: &str) -> Self {
         let counters = Self::new(Some(folder));
         if let Self::Folder(folder) = &counters {
-            folder.file_count.store(MAX_FILES, Ordering::Relaxed);
+            *folder.file_counts() = TenantCounts::full(super::group_counts::tenant_id(organisation));
         }
         counters
     }
@@ -251,6 +283,7 @@ fn counter_path(folder: &Path, name: [u8; 16]) -> PathBuf {
 impl CounterFolder {
     fn update<R>(
         &self,
+        tenant: TenantId,
         name: [u8; 16],
         window: LimitWindow,
         change: impl FnOnce(&mut UsageCounter) -> R,
@@ -265,15 +298,18 @@ impl CounterFolder {
         // The ledger does not know when a period ends, so `set_recorded` keeps the time that a worker wrote.
         let header = read_header(&file)?;
         if header.is_none() {
-            self.file_count.fetch_add(1, Ordering::Relaxed);
+            self.file_counts().add(tenant, 1);
         }
-        let known_reset = header.map_or(u64::MAX, |(_, reset_ms)| reset_ms);
+        let known_reset = header.map_or(u64::MAX, |header| header.reset_ms);
+        // The ledger does not know the organisation either.
+        let tenant = if tenant == 0 { header.map_or(0, |header| header.tenant) } else { tenant };
         let mut counter = read_counter(&file)?;
         let result = change(&mut counter);
         let encoded = counter.encode();
         let reset_ms = counter.reset_ms(window).unwrap_or(known_reset);
         let mut bytes = Vec::with_capacity(HEADER_BYTES + encoded.len());
-        bytes.extend((encoded.len() as u64).to_le_bytes());
+        bytes.extend((encoded.len() as u32).to_le_bytes());
+        bytes.extend(tenant.to_le_bytes());
         bytes.extend(reset_ms.to_le_bytes());
         bytes.extend(encoded);
         file.write_all_at(&bytes, 0)?;
@@ -299,6 +335,12 @@ impl CounterFolder {
                     return Ok(Some(file).filter(|file| file.metadata().is_ok_and(|metadata| metadata.nlink() > 0)));
                 }
                 Err(TryLockError::Error(error)) => return Err(error),
+                Err(TryLockError::WouldBlock) if self.has_brief_waits => {
+                    if began.elapsed() > BRIEF_LOCK_WAIT {
+                        return Err(ErrorKind::WouldBlock.into());
+                    }
+                    thread::sleep(LOCK_PAUSE);
+                }
                 Err(TryLockError::WouldBlock) if began.elapsed() > self.max_lock_wait(began) => {
                     *self.stalled_until() = Some(Instant::now() + STALL);
                     return Err(ErrorKind::TimedOut.into());
@@ -308,9 +350,16 @@ impl CounterFolder {
         }
     }
 
+    fn file_counts(&self) -> MutexGuard<'_, TenantCounts> {
+        self.file_counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn max_lock_wait(&self, now: Instant) -> Duration {
-        let is_stalled = self.stalled_until().is_some_and(|end| now < end);
-        if is_stalled { MAX_STALLED_LOCK_WAIT } else { MAX_LOCK_WAIT }
+        if self.is_stalled(now) { MAX_STALLED_LOCK_WAIT } else { MAX_LOCK_WAIT }
+    }
+
+    fn is_stalled(&self, now: Instant) -> bool {
+        self.stalled_until().is_some_and(|end| now < end)
     }
 
     fn stalled_until(&self) -> MutexGuard<'_, Option<Instant>> {
@@ -318,21 +367,33 @@ impl CounterFolder {
     }
 }
 
-/// Returns the length of the counter and the time at which it stops counting; `None` for a new or damaged file.
-fn read_header(file: &File) -> io::Result<Option<(usize, u64)>> {
+/// First bytes of the file of a counter.
+#[derive(Debug, Clone, Copy)]
+struct FileHeader {
+    /// Length of the encoded counter.
+    length: usize,
+    tenant: TenantId,
+    /// Time at which the counter stops counting.
+    reset_ms: u64,
+}
+
+/// Returns the header of a file; `None` for a new or damaged file.
+fn read_header(file: &File) -> io::Result<Option<FileHeader>> {
     let mut header = [0; HEADER_BYTES];
     match file.read_exact_at(&mut header, 0) {
         Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(None),
         read => read?,
     }
-    let ([length, reset_ms], _) = header.as_chunks::<8>() else { return Ok(None) };
-    let length = u64::from_le_bytes(*length) as usize;
-    Ok((length <= MAX_FILE_BYTES).then(|| (length, u64::from_le_bytes(*reset_ms))))
+    let ([length, tenant, low, high], _) = header.as_chunks::<4>() else { return Ok(None) };
+    let length = u32::from_le_bytes(*length) as usize;
+    let reset_ms = u64::from(u32::from_le_bytes(*high)) << 32 | u64::from(u32::from_le_bytes(*low));
+    let header = FileHeader { length, tenant: TenantId::from_le_bytes(*tenant), reset_ms };
+    Ok((length <= MAX_FILE_BYTES).then_some(header))
 }
 
 /// Reads a counter. A damaged file counts as a new one, because the ledger restores the recorded usage.
 fn read_counter(file: &File) -> io::Result<UsageCounter> {
-    let Some((length, _)) = read_header(file)? else { return Ok(UsageCounter::default()) };
+    let Some(FileHeader { length, .. }) = read_header(file)? else { return Ok(UsageCounter::default()) };
     let mut bytes = vec![0; length];
     match file.read_exact_at(&mut bytes, HEADER_BYTES as u64) {
         Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(UsageCounter::default()),
@@ -376,7 +437,7 @@ mod tests {
                 let counters = NodeCounters::new(Some(&folder.0));
                 scope.spawn(move || {
                     let take = |_| {
-                        let grant = counters.update("l", "a", MINUTE, |counter| {
+                        let grant = counters.update(1, "l", "a", MINUTE, |counter| {
                             counter.take(MINUTE, 60_000, 100, worker, Amount::exactly(1))
                         });
                         grant.map_or(0, |grant| grant.amount)
@@ -395,7 +456,7 @@ mod tests {
         let remaining = |now| {
             let counters = NodeCounters::new(Some(&folder.0));
             counters
-                .update("l", "a", MINUTE, |counter| counter.take(MINUTE, now, 5, 1, Amount::exactly(2)).remaining)
+                .update(1, "l", "a", MINUTE, |counter| counter.take(MINUTE, now, 5, 1, Amount::exactly(2)).remaining)
                 .unwrap()
         };
         assert_eq!((remaining(60_000), remaining(60_001)), (3, 1));
@@ -406,6 +467,27 @@ mod tests {
         assert!(files(&folder.0).is_empty());
         assert_eq!(counters.known_members(), KnownMembers { count: 7, seen_ms: 9, from_ms: 0 });
         assert_eq!(remaining(120_000), 3);
+    }
+
+    #[test]
+    fn files_count_for_the_organisation_that_used_them() {
+        let folder = TestFolder::new();
+        let counters = NodeCounters::new(Some(&folder.0));
+        let tenants = |counters: &NodeCounters| {
+            let NodeCounters::Folder(folder) = counters else { return Vec::new() };
+            [7, 8, 0].map(|tenant| folder.file_counts().count(tenant)).to_vec()
+        };
+        for (tenant, group) in [(7, "a"), (7, "b"), (8, "a"), (7, "a")] {
+            let limit_id = tenant.to_string();
+            counters.update(tenant, &limit_id, group, MINUTE, |_| ()).unwrap();
+        }
+        // The ledger does not know whose limit it is.
+        counters.set_recorded("7", "a", 1, RecordedUsage::default()).unwrap();
+        counters.set_recorded("9", "a", 1, RecordedUsage::default()).unwrap();
+        assert_eq!(tenants(&counters), [2, 1, 1]);
+        let restarted = NodeCounters::new(Some(&folder.0));
+        restarted.remove_past(0).unwrap();
+        assert_eq!(tenants(&restarted), [2, 1, 1]);
     }
 
     #[test]
@@ -428,7 +510,7 @@ mod tests {
         let counters = NodeCounters::new(Some(&folder.0));
         let take = || {
             counters
-                .update("l", "a", MINUTE, |counter| counter.take(MINUTE, 60_000, 5, 1, Amount::exactly(2)).remaining)
+                .update(1, "l", "a", MINUTE, |counter| counter.take(MINUTE, 60_000, 5, 1, Amount::exactly(2)).remaining)
                 .unwrap()
         };
         assert_eq!(take(), 3);
@@ -442,7 +524,7 @@ mod tests {
     fn waits_for_a_worker_that_has_no_cpu_but_not_long_for_a_stopped_one() {
         let folder = TestFolder::new();
         let counters = NodeCounters::new(Some(&folder.0));
-        let update = || counters.update("l", "a", MINUTE, |_| ());
+        let update = || counters.update(1, "l", "a", MINUTE, |_| ());
         update().unwrap();
         let locked_file = File::open(&files(&folder.0)[0]).unwrap();
         locked_file.lock().unwrap();

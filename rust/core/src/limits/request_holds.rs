@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{
-    hold::{Hold, Remaining, RuleRef},
+    hold::{Hold, Remaining, RuleRef, TakeError, TakeTurn},
     limiter::Limiter,
     rule::{LimitRule, LimitSubject, Measure, WorkspaceLimits},
 };
@@ -37,6 +37,8 @@ pub struct Rejection {
     pub remaining: Remaining,
     /// Amount that the request needs.
     pub needed: u64,
+    /// True if another worker has locked the counter, so that the request can try again.
+    pub is_locked: bool,
 }
 
 /// Limit that rejected a request or an attempt, as records show it.
@@ -159,12 +161,14 @@ pub struct HoldRequest<'r> {
 pub struct ExhaustedLimits {
     is_all: bool,
     counters: Vec<(Box<str>, Box<str>)>,
+    /// True if the caller can wait for other workers that have locked a counter.
+    pub waits_for_locks: bool,
 }
 
 impl ExhaustedLimits {
     /// Contains all limits, for example because there is no Redis.
     pub fn all() -> Self {
-        Self { is_all: true, counters: Vec::new() }
+        Self { is_all: true, ..Self::default() }
     }
 
     pub fn add(&mut self, rejection: &Rejection) {
@@ -179,7 +183,7 @@ impl ExhaustedLimits {
 /// Why nothing was taken.
 #[derive(Debug)]
 pub enum Refusal {
-    /// Leases that are used up. They may get more from Redis.
+    /// Leases that are used up. They may get more from Redis, or from a counter that another worker has locked.
     UsedUpLeases(Vec<Rejection>),
     Exceeded(Box<Rejection>),
 }
@@ -262,7 +266,7 @@ impl RequestHolds {
                     && let Err(rejection) =
                         self.take(RuleRef { rules: Arc::clone(rules), index }, &group, request, now_ms)
                 {
-                    if request.exhausted.contains(rule, &group) {
+                    if !rejection.is_locked && request.exhausted.contains(rule, &group) {
                         self.release(request.stage, now_ms);
                         return Err(Refusal::Exceeded(rejection));
                     }
@@ -295,13 +299,17 @@ impl RequestHolds {
         }
         let needed = (request.amount)(&rule, &self.limiter, group);
         let is_last = request.exhausted.contains(&rule, group);
-        let remaining = match self.limiter.take_once(rule.clone(), group, needed, is_last, now_ms) {
+        let turn = TakeTurn { is_last, can_wait: request.exhausted.waits_for_locks };
+        let remaining = match self.limiter.take_once(rule.clone(), group, needed, turn, now_ms) {
             Ok((hold, remaining)) => {
                 self.holds_of(request.stage).push(hold);
                 self.report(LimitStatus { rule, remaining });
                 return Ok(());
             }
-            Err(remaining) => remaining,
+            Err(TakeError::Locked(remaining)) => {
+                return Err(Box::new(Rejection { rule, group: group.into(), remaining, needed, is_locked: true }));
+            }
+            Err(TakeError::Exceeded(remaining)) => remaining,
         };
         if is_last {
             let rejection = LimitRejection::new(&rule, group);
@@ -327,7 +335,7 @@ impl RequestHolds {
                 self.rejected_by = Some(rule.id.clone());
             }
         }
-        Err(Box::new(Rejection { rule, group: group.into(), remaining, needed }))
+        Err(Box::new(Rejection { rule, group: group.into(), remaining, needed, is_locked: false }))
     }
 
     fn holds_of(&mut self, stage: LimitStage) -> &mut Vec<Hold> {
@@ -366,13 +374,16 @@ impl RequestHolds {
                 continue;
             }
             let is_last = exhausted.contains(&hold.rule, &hold.group);
-            match limiter.take_once(hold.rule.clone(), &hold.group, needed, is_last, now_ms) {
+            let turn = TakeTurn { is_last, can_wait: exhausted.waits_for_locks };
+            match limiter.take_once(hold.rule.clone(), &hold.group, needed, turn, now_ms) {
                 // The attempt belongs to the period in which it began.
                 Ok((more, _)) if more.start_ms != hold.start_ms => limiter.settle(&more, 0, now_ms),
                 Ok((more, _)) => hold.amount = hold.amount.saturating_add(more.amount),
-                Err(remaining) => {
-                    let rejection = Rejection { rule: hold.rule.clone(), group: hold.group.clone(), remaining, needed };
-                    if !is_last {
+                Err(error) => {
+                    let (rule, group) = (hold.rule.clone(), hold.group.clone());
+                    let is_locked = matches!(error, TakeError::Locked(_));
+                    let rejection = Rejection { rule, group, remaining: error.remaining(), needed, is_locked };
+                    if !is_last || is_locked {
                         return Err(Refusal::UsedUpLeases(vec![rejection]));
                     }
                     limiter.metrics.rejected.add(1);

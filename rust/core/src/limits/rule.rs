@@ -5,6 +5,7 @@ use std::{borrow::Cow, collections::HashMap, sync::Arc};
 use serde::{Deserialize, de::IgnoredAny};
 
 use super::{
+    group_counts::{TenantId, tenant_id},
     header_items::HeaderItems,
     value_pattern::ValuePattern,
     window::{LimitWindow, RateUnit},
@@ -207,9 +208,13 @@ pub struct LimitRule {
     /// Name of the counters of the limit. A rate limit whose window changes gets new counters.
     pub counter_id: Box<str>,
     pub owner: LimitOwner,
+    /// Organisation to which the limit belongs.
+    pub tenant: TenantId,
     pub measure: Measure,
     /// Amount that the limit allows: requests, tokens or nano-dollars.
     pub limit: u64,
+    /// Amount at which an alert is sent; only in limits of tokens, because the control process knows the others.
+    pub alert: Option<u64>,
     pub window: LimitWindow,
     pub enforcement: Enforcement,
     /// True if the limit only counts and reports.
@@ -226,6 +231,7 @@ impl LimitRule {
     /// Returns a limit that counts all requests of its owner.
     pub(super) fn for_all_requests(
         owner: LimitOwner,
+        tenant: TenantId,
         measure: Measure,
         limit: u64,
         window: LimitWindow,
@@ -236,8 +242,10 @@ impl LimitRule {
             counter_id: counter_id(&id, window),
             id,
             owner,
+            tenant,
             measure,
             limit,
+            alert: None,
             window,
             enforcement: Enforcement::Soft,
             is_dry_run: false,
@@ -318,12 +326,18 @@ pub struct WorkspaceLimits {
 type LimitsById = HashMap<Box<str>, Arc<[LimitRule]>>;
 
 impl WorkspaceLimits {
-    /// Compiles the limits of a workspace. `path` is their JSON path.
-    pub fn compile(published: Vec<PublishedLimit>, path: &str, problems: &mut Vec<Problem>) -> Self {
+    /// Compiles the limits of a workspace of an organisation. `path` is their JSON path.
+    pub fn compile(
+        published: Vec<PublishedLimit>,
+        organisation: &str,
+        path: &str,
+        problems: &mut Vec<Problem>,
+    ) -> Self {
+        let tenant = tenant_id(organisation);
         let mut all = Vec::new();
         let mut by_owner: HashMap<(OwnerKind, Box<str>), Vec<LimitRule>> = HashMap::new();
         for (index, row) in published.into_iter().enumerate() {
-            match compile_limit(row) {
+            match compile_limit(row, tenant) {
                 Ok(rule) if matches!(rule.owner.kind, OwnerKind::Policy | OwnerKind::Workspace) => all.push(rule),
                 Ok(rule) => by_owner.entry((rule.owner.kind, rule.owner.id.clone())).or_default().push(rule),
                 Err((field, message)) => {
@@ -418,7 +432,7 @@ pub fn parse_counter_window(counter_id: &str) -> Option<LimitWindow> {
     }
 }
 
-fn compile_limit(row: PublishedLimit) -> Result<LimitRule, (&'static str, String)> {
+fn compile_limit(row: PublishedLimit, tenant: TenantId) -> Result<LimitRule, (&'static str, String)> {
     let window = match (row.window, row.period) {
         (Some(PublishedWindow { unit, sliding: true }), None) => LimitWindow::Sliding(unit),
         (Some(PublishedWindow { unit, sliding: false }), None) => LimitWindow::Fixed(unit),
@@ -446,8 +460,10 @@ fn compile_limit(row: PublishedLimit) -> Result<LimitRule, (&'static str, String
         counter_id: counter_id(&row.id, window),
         id: row.id,
         owner: row.owner,
+        tenant,
         measure: row.measure,
         limit: row.limit,
+        alert: None,
         window,
         enforcement: row.enforcement,
         is_dry_run: row.dry_run,
@@ -464,7 +480,7 @@ mod tests {
         let mut row = json!({"id": "l", "owner": {"kind": "policy", "id": "p", "slug": "p"}, "type": "requests",
             "limit": 1, "window": {"unit": "minute"}});
         row.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
-        compile_limit(serde_json::from_value(row).unwrap()).unwrap()
+        compile_limit(serde_json::from_value(row).unwrap(), 1).unwrap()
     }
 
     fn subject(metadata: &Metadata) -> LimitSubject<'_> {
@@ -561,7 +577,7 @@ mod tests {
             {"id": "l", "owner": {"kind": "policy", "id": "p", "slug": "p"}, "type": "cost", "limit": 1,
              "period": {"start": 1}, "group_by": ["colour"]}]);
         let mut problems = Vec::new();
-        let limits = WorkspaceLimits::compile(serde_json::from_value(row).unwrap(), "$", &mut problems);
+        let limits = WorkspaceLimits::compile(serde_json::from_value(row).unwrap(), "o", "$", &mut problems);
         assert!(limits.all.is_none());
         let paths: Vec<_> = problems.iter().map(|problem| &*problem.path).collect();
         assert_eq!(paths, ["$.limits[0].window", "$.limits[1].group_by"]);

@@ -58,6 +58,10 @@ impl MeteredResponse {
     pub(super) fn settle_record(self, mut record: Record, outcome: Outcome) {
         let Self { usage, countable_content, image_count, background_response_id, .. } = self;
         record.log.billing.image_count = image_count;
+        // Of a stream that was cancelled before its first output, the provider bills the input.
+        let is_cancelled = outcome == Outcome::Aborted || record.log.error_code == Some("idle_timeout");
+        let countable_content = countable_content
+            .or_else(|| (is_cancelled && record.log.is_sent).then_some(CountableResponse::ByteLength(0)));
         let is_charge_deferred =
             usage.is_none() && background_response_id.is_some_and(|id| record.log.defer_charge(&id));
         record.finish(usage, countable_content.filter(|_| !is_charge_deferred), outcome);
@@ -119,9 +123,13 @@ impl ResponseMeter {
                 }
             }
             Self::AwsFrames(meter) => {
+                // Usage comes at the end, so a truncated stream has none.
+                let text_bytes = Some(meter.text_bytes()).filter(|length| is_cut && *length > 0);
+                let countable_content = text_bytes.map(CountableResponse::ByteLength);
                 let StreamSummary { usage, is_terminated: terminated, has_error_event: failed, .. } = meter.finish();
                 MeteredResponse {
                     usage,
+                    countable_content: countable_content.filter(|_| usage.is_none() && !failed),
                     is_event_stream: true,
                     has_end_marker: Some(failed || terminated),
                     has_failed: failed,

@@ -1,4 +1,4 @@
-//! Time of limits: admission by three policies with warm leases, and matching of 200 policies.
+//! Time of limits: admission by three policies with warm leases, matching of 200 policies, and a locked counter.
 
 use std::{
     hint::black_box,
@@ -9,6 +9,7 @@ use std::{
 use penstock_core::{
     accounting::record::metadata::Metadata,
     limits::{
+        hold::{RuleRef, TakeError, TakeTurn},
         limiter::Limiter,
         node_counters::NodeCounters,
         request_holds::{ExhaustedLimits, HoldRequest, LimitStage, RequestHolds, RequestUsage},
@@ -19,13 +20,14 @@ use serde_json::{Value, json};
 
 const MAX_ADMISSION_TIME: Duration = Duration::from_micros(2);
 const MAX_MATCHING_TIME: Duration = Duration::from_micros(3);
+const MAX_LOCKED_TIME: Duration = Duration::from_millis(1);
 const NOW_MS: u64 = 1_795_612_440_000;
 const ROUNDS: usize = 50;
 
 fn compile(policies: impl Iterator<Item = Value>) -> Arc<[LimitRule]> {
     let rows: Vec<Value> = policies.collect();
     let mut problems = Vec::new();
-    let limits = WorkspaceLimits::compile(serde_json::from_value(rows.into()).unwrap(), "$", &mut problems);
+    let limits = WorkspaceLimits::compile(serde_json::from_value(rows.into()).unwrap(), "o", "$", &mut problems);
     assert_eq!(problems, []);
     limits.all.unwrap()
 }
@@ -103,4 +105,25 @@ fn matching_two_hundred_policies_takes_three_microseconds() {
     });
     println!("matching 200 policies: {elapsed:?}");
     assert!(elapsed <= MAX_MATCHING_TIME, "{elapsed:?}");
+}
+
+#[test]
+fn locked_counter_blocks_the_worker_for_less_than_a_millisecond() {
+    let folder = std::env::temp_dir().join(format!("penstock-figures-{:x}", fastrand::u128(..)));
+    // A hundredth of the limit is less than one request, so that each request needs the counter.
+    let row = json!({"id": "p", "owner": {"kind": "policy", "id": "p", "slug": "p"}, "type": "requests", "limit": 50,
+        "window": {"unit": "day"}});
+    let rule = RuleRef { rules: compile([row].into_iter()), index: 0 };
+    let limiter = Limiter::new(NodeCounters::new(Some(&folder)), 1, 1);
+    let turn = TakeTurn { is_last: true, can_wait: true };
+    let take = || limiter.take_once(rule.clone(), "", 1, turn, NOW_MS);
+    assert!(take().is_ok());
+    let files =
+        || std::fs::read_dir(&folder).unwrap().flat_map(|shard| std::fs::read_dir(shard.unwrap().path()).unwrap());
+    let counter = std::fs::File::open(files().next().unwrap().unwrap().path()).unwrap();
+    counter.lock().unwrap();
+    let took = shortest(20, || assert!(matches!(take(), Err(TakeError::Locked(_)))));
+    println!("a locked counter: {took:?}");
+    std::fs::remove_dir_all(&folder).unwrap();
+    assert!(took < MAX_LOCKED_TIME, "{took:?}");
 }

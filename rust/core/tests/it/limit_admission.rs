@@ -1,10 +1,13 @@
 //! Rate limits and budgets of callers and targets.
 
+use std::{fs::File, path::Path, time::Duration};
+
 use penstock_mock::Server;
 use serde_json::{Value, json};
 
 use crate::harness::{
-    CHAT_PATH, MESSAGES_PATH, TestGateway, TestRequest, chat_body, mock_target, sha256_hex, wait_for_ledger_entries,
+    CHAT_PATH, MESSAGES_PATH, TestGateway, TestRequest, TestResponse, chat_body, mock_target, sha256_hex,
+    wait_for_ledger_entries,
 };
 
 /// Price of a token in pico-dollars.
@@ -423,4 +426,46 @@ async fn continued_stream_retains_the_reservation() {
             gateway.send(explain.header("content-type", "application/json").body(next.to_string())).await.json();
         assert_eq!(explained["targets"][0]["limits"][0]["remaining"], most - used, "{record}");
     }
+}
+
+/// Locks the only counter in a folder, as a worker does that has no CPU while it changes the counter.
+fn lock_counter(folder: &Path) -> File {
+    let shards = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let shard = shards.filter(|path| path.is_dir()).next().unwrap();
+    let counter = std::fs::read_dir(shard).unwrap().next().unwrap().unwrap().path();
+    let file = File::open(counter).unwrap();
+    file.lock().unwrap();
+    file
+}
+
+#[tokio::test]
+async fn other_tasks_run_while_a_request_waits_for_a_locked_counter() {
+    let folder = std::env::temp_dir().join(format!("penstock-locked-{:x}", fastrand::u128(..)));
+    let provider = Server::start().await;
+    let gateway = TestGateway::with_settings(&provider.url(), |settings| {
+        settings.limits_path = Some(folder.to_string_lossy().into_owned());
+    });
+    // Each request needs the counter, because a hundredth of this limit is less than one request.
+    let fields = json!({"type": "requests", "limit": 50, "window": {"unit": "week"}});
+    set_limits(&gateway, &json!([limit("api_key", "k", &fields)]));
+    assert_eq!(gateway.send(plain_chat()).await.status, 200);
+    let shows_share = |response: &TestResponse| response.header("ratelimit-policy").unwrap().contains("penstock-share");
+    let locked = lock_counter(&folder);
+    // This task and the gateway run on the same thread.
+    let unlock = async {
+        for _ in 0..5 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        drop(locked);
+    };
+    let (response, ()) = tokio::join!(gateway.send(plain_chat()), unlock);
+    assert_eq!((response.status, shows_share(&response)), (200, false));
+    // The owner of the lock is stopped: the worker admits its share.
+    let locked = lock_counter(&folder);
+    for _ in 0..2 {
+        let response = gateway.send(plain_chat()).await;
+        assert_eq!((response.status, shows_share(&response)), (200, true));
+    }
+    drop(locked);
+    std::fs::remove_dir_all(&folder).unwrap();
 }

@@ -29,7 +29,7 @@ fn rule(measure: &str, unit: &str, is_sliding: bool) -> RuleRef {
     let row = json!([{"id": "l", "owner": {"kind": "policy", "id": "p", "slug": "p"}, "type": measure, "limit": LIMIT,
         "window": {"unit": unit, "sliding": is_sliding}}]);
     let mut problems = Vec::new();
-    let limits = WorkspaceLimits::compile(serde_json::from_value(row).unwrap(), "$", &mut problems);
+    let limits = WorkspaceLimits::compile(serde_json::from_value(row).unwrap(), "o", "$", &mut problems);
     assert_eq!(problems, []);
     RuleRef { rules: limits.all.unwrap(), index: 0 }
 }

@@ -6,11 +6,15 @@ mod body_parts;
 mod overview;
 mod usage_bounds;
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use futures_util::future::join_all;
 use penstock_llm::{json::edit, operation::Operation};
 use penstock_net::body::Body;
+use tokio::time::sleep;
 
 pub(crate) use self::overview::describe_limits;
 use self::usage_bounds::{AttemptPrices, MAX_OUTPUT_TOKENS, UNBOUNDED, UsageBounds};
@@ -26,6 +30,7 @@ use crate::{
     limits::{
         hold::RuleRef,
         limiter::Limiter,
+        node_counters::MAX_LOCK_WAIT,
         now_ms,
         request_holds::{
             ExhaustedLimits, HoldRequest, LimitStage, LimitStatus, Refusal, Rejection, RequestHolds, RequestUsage,
@@ -50,6 +55,8 @@ const RESERVED_WAIT_MS: u64 = 2000;
 /// Maximum number of rounds in which one request waits for Redis. More than two are only needed if concurrent requests
 /// take what a round got.
 const MAX_ROUNDS: usize = 16;
+/// Pause before a request tries again to use a counter that another worker has locked.
+const LOCK_PAUSE: Duration = Duration::from_millis(1);
 const NANODOLLARS_PER_DOLLAR: u64 = 1_000_000_000;
 
 /// Counts a request in those limits of its caller that count requests.
@@ -70,6 +77,9 @@ pub(crate) async fn admit_request(
         return Ok(());
     }
     let started_at = Instant::now();
+    if let Some((rules, workspace)) = caller.key.and_then(|key| key.limits.as_ref()).zip(caller.find_workspace()) {
+        state.limiter.seen_tokens.add(rules, workspace);
+    }
     let mut holds = new_holds(state);
     if client_request.head.is_guardrail_question {
         // A guardrail sent this request, not the caller, so only its tokens and its cost count.
@@ -101,21 +111,29 @@ fn new_holds(state: &GatewayState) -> Box<RequestHolds> {
     Box::new(RequestHolds::new(Arc::clone(&state.limiter)))
 }
 
-/// Bounds the rounds in which one request waits for Redis. A limit gets no further round once Redis has less left of it
-/// than the request needs. If concurrent requests took what it got, it gets another one.
+/// Bounds the rounds in which one request waits for Redis, or for another worker that has locked a counter of the node. A
+/// limit gets no further round once Redis has less left of it than the request needs. If concurrent requests took what
+/// it got, it gets another one.
 struct AcquireTurn {
     exhausted: ExhaustedLimits,
     rounds: usize,
+    /// When the request began to wait for a locked counter.
+    locked_since: Option<Instant>,
 }
 
 impl AcquireTurn {
     fn new(limiter: &Limiter) -> Self {
-        let exhausted = if limiter.cluster().is_none() { ExhaustedLimits::all() } else { ExhaustedLimits::default() };
-        Self { exhausted, rounds: 0 }
+        let mut exhausted =
+            if limiter.cluster().is_none() { ExhaustedLimits::all() } else { ExhaustedLimits::default() };
+        exhausted.waits_for_locks = limiter.waits_for_locks();
+        Self { exhausted, rounds: 0, locked_since: None }
     }
 
-    /// Requests more of all these limits at once.
+    /// Requests more of all these limits at once. If a counter is locked, waits a little instead.
     async fn acquire(&mut self, limiter: &Limiter, used_up: &[Rejection]) {
+        if used_up.iter().any(|rejection| rejection.is_locked) {
+            return Box::pin(self.wait_for_lock(limiter)).await;
+        }
         self.rounds += 1;
         if self.rounds > MAX_ROUNDS {
             self.exhausted = ExhaustedLimits::all();
@@ -128,6 +146,18 @@ impl AcquireTurn {
         for (rejection, _) in used_up.iter().zip(acquired).filter(|(_, is_acquired)| !is_acquired) {
             self.exhausted.add(rejection);
         }
+    }
+}
+
+impl AcquireTurn {
+    /// Lets other tasks run until the counter may be free. After `MAX_LOCK_WAIT`, the worker uses its share instead.
+    async fn wait_for_lock(&mut self, limiter: &Limiter) {
+        let since = *self.locked_since.get_or_insert_with(Instant::now);
+        if since.elapsed() < MAX_LOCK_WAIT {
+            return sleep(LOCK_PAUSE).await;
+        }
+        limiter.mark_stalled();
+        self.exhausted.waits_for_locks = false;
     }
 }
 

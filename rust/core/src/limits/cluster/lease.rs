@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::workers::SharedPart;
 use crate::{
     limits::{
+        group_counts::TenantId,
         recent::RecentAmounts,
         rule::{Enforcement, LimitRule},
         shared_counter::{MemberUsage, field_name, ttl_ms},
@@ -27,6 +28,8 @@ const IDLE_RESERVE_FRACTION: u64 = 8;
 pub(super) struct ClusterLease {
     pub counter_id: Box<str>,
     pub group: Box<str>,
+    /// Organisation of the limit; 0 if the lease was restored from a file.
+    pub tenant: TenantId,
     pub window: LimitWindow,
     pub limit: u64,
     pub is_hard: bool,
@@ -74,6 +77,7 @@ impl ClusterLease {
         Self {
             limit: rule.limit,
             remaining: rule.limit,
+            tenant: rule.tenant,
             is_hard: rule.enforcement == Enforcement::Hard,
             ..Self::for_counter(rule.counter_id.clone(), group.into(), rule.window)
         }
@@ -95,6 +99,7 @@ impl ClusterLease {
         Self {
             counter_id,
             group,
+            tenant: 0,
             window,
             limit: 0,
             is_hard: false,

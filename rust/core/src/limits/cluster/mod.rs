@@ -11,11 +11,15 @@ mod workers;
 use std::{
     collections::{HashMap, HashSet},
     hash::{BuildHasher, RandomState},
+    io::ErrorKind,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
+    time::{Duration, Instant},
 };
+
+use tokio::time::sleep;
 
 use self::{
     contact::RedisContact,
@@ -24,11 +28,12 @@ use self::{
     workers::{OtherWorkers, SILENT_MS, SharedPart, parse_announcements},
 };
 use super::{
-    MAX_GROUPS, OTHER_GROUPS,
+    OTHER_GROUPS,
     counter::{Amount, RecordedUsage},
+    group_counts::GroupCounts,
     hold::{Hold, Remaining, RuleRef},
-    limit_metrics::{MAX_RESERVED_SHOWN, RESERVED_SHOWN_MS},
-    node_counters::NodeCounters,
+    limit_metrics::{RESERVED_SHOWN_MS, MAX_RESERVED_SHOWN},
+    node_counters::{MAX_LOCK_WAIT, NodeCounters},
     now_ms as current_ms,
     rule::LimitRule,
     shared_counter::OthersUsage,
@@ -45,6 +50,8 @@ const RESERVE_FRACTION: u64 = 4;
 const RETRY_MS: u64 = 50;
 /// Time after which a worker removes an unused counter from its memory.
 const FORGET_AFTER_MS: u64 = 10 * 60 * 1000;
+/// Pause before the usage in the ledger is read again that the control process has locked.
+const LOCK_PAUSE: Duration = Duration::from_millis(1);
 /// Maximum number of counters in one pipeline of writes.
 const MAX_WRITES: usize = 500;
 
@@ -105,7 +112,7 @@ struct OtherWorkersUsage {
 #[derive(Default)]
 struct ClusterLeases {
     by_hash: HashMap<u64, ClusterLease>,
-    group_counts: HashMap<Box<str>, usize>,
+    group_counts: GroupCounts,
     /// Hashes of the leases that hold an amount or have something to write.
     active: HashSet<u64>,
     /// Rules whose lease is nearly used up.
@@ -255,7 +262,7 @@ impl ClusterLimiter {
             return false;
         };
         let _write_guard = writing.lock().await;
-        let known = rule.is_budget().then(|| read_recorded(ledger, rule, group)).flatten();
+        let known = if rule.is_budget() { read_recorded(ledger, rule, group).await } else { None };
         let Some((claim, write)) = self.begin_acquire(hash, rule, amount, known, now_ms) else {
             return self.has_left(hash, amount, now_ms);
         };
@@ -384,13 +391,10 @@ impl ClusterLimiter {
             let is_kept = !is_over || !lease.is_idle() || now_ms < lease.used_ms + FORGET_AFTER_MS;
             if !is_kept {
                 active.remove(hash);
-                if let Some(count) = group_counts.get_mut(&lease.counter_id) {
-                    *count = count.saturating_sub(1);
-                }
+                group_counts.remove(&lease.counter_id, &lease.group, lease.tenant);
             }
             is_kept
         });
-        group_counts.retain(|_, count| *count > 0);
     }
 
     /// Returns the number of workers of all nodes, as far as Redis reports it.
@@ -435,7 +439,7 @@ impl ClusterLimiter {
             self.shared_groups.add(1);
             return OTHER_GROUPS;
         }
-        *leases.group_counts.entry(rule.counter_id.clone()).or_default() += 1;
+        leases.group_counts.add(rule);
         group
     }
 
@@ -450,11 +454,19 @@ impl ClusterLimiter {
 
 /// Returns true if a new group gets no counter of its own. The ledger knows which groups used a budget before.
 fn shares_counter(leases: &ClusterLeases, rule: &LimitRule, group: &str, ledger: &NodeCounters) -> bool {
-    let count = leases.group_counts.get(&rule.counter_id).copied().unwrap_or_default();
-    count >= MAX_GROUPS && !ledger.has_counter(&rule.counter_id, group)
+    leases.group_counts.is_full(rule) && !ledger.has_counter(&rule.counter_id, group)
 }
 
-/// Returns the usage of a budget in the ledger.
-fn read_recorded(ledger: &NodeCounters, rule: &RuleRef, group: &str) -> Option<RecordedUsage> {
-    ledger.read_recorded(&rule.counter_id, group, rule.window).ok()
+/// Returns the usage of a budget in the ledger. Waits without blocking the event loop while the control process has
+/// locked it.
+async fn read_recorded(ledger: &NodeCounters, rule: &RuleRef, group: &str) -> Option<RecordedUsage> {
+    let began = Instant::now();
+    loop {
+        match ledger.read_recorded(&rule.counter_id, group, rule.window) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock && began.elapsed() < MAX_LOCK_WAIT => {
+                sleep(LOCK_PAUSE).await;
+            }
+            read => return read.ok(),
+        }
+    }
 }

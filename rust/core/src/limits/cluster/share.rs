@@ -146,9 +146,8 @@ impl ClusterLimiter {
         let now_ms = now_ms();
         let count_taken = |(counter_id, group): &(Box<str>, Box<str>)| {
             let window = parse_counter_window(counter_id)?;
-            let remaining = ledger.update(&self.share_id(counter_id), group, window, |counter| {
-                counter.remaining(window, now_ms, u64::MAX)
-            });
+            let remaining = ledger
+                .update(0, &self.share_id(counter_id), group, window, |counter| counter.remaining(window, now_ms, u64::MAX));
             Some((window, u64::MAX - remaining.ok()?)).filter(|(_, used)| *used > 0)
         };
         let shares = self.contact.load_shares(|counter| count_taken(counter).is_some());
@@ -183,7 +182,7 @@ impl ClusterLimiter {
         }
         self.contact.add_share(&lease.counter_id, &lease.group);
         let (id, window) = (self.share_id(&lease.counter_id), lease.window);
-        let granted = ledger.update(&id, &lease.group, window, |counter| {
+        let granted = ledger.update(lease.tenant, &id, &lease.group, window, |counter| {
             let granted = counter.take(window, now_ms, part.limit, 0, Amount::at_most(requested)).amount;
             let returned = granted.saturating_sub(requested);
             counter.settle(

@@ -2,13 +2,20 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::limits::{counter::WorkerReport, recent::RecentAmounts, rule::LimitRule, window::LimitWindow};
+use crate::limits::{
+    counter::WorkerReport,
+    group_counts::{GroupCounts, TenantId},
+    recent::RecentAmounts,
+    rule::LimitRule,
+    window::{LimitWindow, SLIDING_PARTS},
+};
 
 /// State of one limit and group value in this worker.
 #[derive(Debug)]
 pub(super) struct Lease {
     pub counter_id: Box<str>,
     pub group: Box<str>,
+    pub tenant: TenantId,
     pub window: LimitWindow,
     /// Value of the limit at the last request.
     pub limit: u64,
@@ -24,9 +31,11 @@ pub(super) struct Lease {
     pub exceeded: u64,
     /// Amount that was taken or used while the node's counter was unavailable, and that is not reported yet.
     pub unreported: u64,
-    /// Remaining amount in the node's counter as far as this worker knows, without `free`.
+    /// Reports of past parts of a sliding window, each with the start of its part.
+    pub late: Vec<(u64, WorkerReport)>,
+    /// Amount that is remaining in the node's counter as far as this worker knows, without `free`.
     pub remaining: u64,
-    /// Remaining amount in the node's counter when this worker last read it.
+    /// Amount that was remaining in the node's counter when this worker last read it.
     pub last_remaining: u64,
     pub is_share: bool,
     /// True if the amount that this worker holds has changed since its last report.
@@ -40,6 +49,7 @@ impl Lease {
         Self {
             counter_id: rule.counter_id.clone(),
             group: group.into(),
+            tenant: rule.tenant,
             window: rule.window,
             limit: rule.limit,
             start_ms: 0,
@@ -49,6 +59,7 @@ impl Lease {
             reserved_by_others: 0,
             exceeded: 0,
             unreported: 0,
+            late: Vec::new(),
             remaining: rule.limit,
             last_remaining: rule.limit,
             is_share: false,
@@ -65,6 +76,27 @@ impl Lease {
         report
     }
 
+    /// Stores a report of a past part of a sliding window until the next report. The oldest one is dropped if there are
+    /// too many: it counts no longer.
+    pub fn add_late_report(&mut self, start_ms: u64, report: WorkerReport) {
+        if let Some((_, known)) = self.late.iter_mut().find(|(start, _)| *start == start_ms) {
+            known.returned = known.returned.saturating_add(report.returned);
+            known.exceeded = known.exceeded.saturating_add(report.exceeded);
+            return;
+        }
+        if self.late.len() > SLIDING_PARTS as usize {
+            self.late.remove(0);
+        }
+        self.late.push((start_ms, report));
+    }
+
+    /// Takes back a report that did not reach the node's counter.
+    pub fn take_back(&mut self, report: WorkerReport, late: Vec<(u64, WorkerReport)>) {
+        self.free = self.free.saturating_add(report.returned);
+        self.unreported = self.unreported.saturating_add(report.exceeded);
+        (self.is_changed, self.late) = (true, late);
+    }
+
     /// Returns the amount that requests of all workers hold.
     pub fn reserved_by_all(&self) -> u64 {
         self.reserved.saturating_add(self.reserved_by_others)
@@ -76,7 +108,7 @@ impl Lease {
 
     /// Returns true if the node's counter lacks amounts that requests used.
     pub fn must_report(&self) -> bool {
-        self.exceeded > 0 || self.unreported > 0
+        self.exceeded > 0 || self.unreported > 0 || !self.late.is_empty()
     }
 }
 
@@ -85,7 +117,7 @@ pub(super) struct Leases {
     pub by_hash: HashMap<u64, Lease>,
     /// Leases that may have to be reported.
     pub active: HashSet<u64>,
-    pub group_counts: HashMap<Box<str>, usize>,
+    pub group_counts: GroupCounts,
 }
 
 impl Leases {

@@ -8,19 +8,21 @@ mod tests;
 
 use std::{
     hash::{BuildHasher, RandomState},
+    io::ErrorKind,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use self::lease::Leases;
+use self::{lease::Leases, renewal::start_part};
 use super::{
-    MAX_GROUPS, OTHER_GROUPS,
+    OTHER_GROUPS,
     cluster::ClusterLimiter,
     counter::{Amount, WorkerReport},
-    hold::{Hold, Remaining, RuleRef},
-    limit_metrics::{LimitMetrics, MAX_RESERVED_SHOWN, RESERVED_SHOWN_MS},
+    hold::{Hold, Remaining, RuleRef, TakeError, TakeTurn},
+    limit_metrics::{RESERVED_SHOWN_MS, LimitMetrics, MAX_RESERVED_SHOWN},
     node_counters::NodeCounters,
     now_ms as current_ms,
     rule::{Enforcement, LimitRule},
+    seen_tokens::SeenTokens,
 };
 use crate::state::shared::redis::RedisClient;
 
@@ -36,6 +38,7 @@ pub struct Limiter {
     /// Counters of all nodes, if Redis is configured. They replace those of this node.
     cluster: Option<ClusterLimiter>,
     pub metrics: LimitMetrics,
+    pub seen_tokens: SeenTokens,
 }
 
 impl Limiter {
@@ -43,12 +46,13 @@ impl Limiter {
         Self {
             leases: Mutex::default(),
             hasher: RandomState::new(),
-            counters,
+            counters: counters.with_brief_waits(),
             shares: NodeCounters::new(None),
             worker,
             worker_count: worker_count.max(1),
             cluster: None,
             metrics: LimitMetrics::default(),
+            seen_tokens: SeenTokens::default(),
         }
     }
 
@@ -80,10 +84,11 @@ impl Limiter {
     /// # Errors
     /// If less than the request accepts is left. Then nothing was taken.
     pub fn take(&self, rule: RuleRef, group: &str, amount: u64, now_ms: u64) -> Result<(Hold, Remaining), Remaining> {
-        self.take_once(rule, group, amount, true, now_ms)
+        self.take_once(rule, group, amount, TakeTurn::LAST, now_ms).map_err(TakeError::remaining)
     }
 
-    /// Takes an amount as `take` does. Without `is_last`, the caller can call `acquire` and try again after a failure.
+    /// Takes an amount as `take` does. After a failure, the caller can try again: without `is_last` after `acquire`, and
+    /// if the counter is locked after a short time.
     ///
     /// # Errors
     /// Same errors as `take`.
@@ -92,16 +97,16 @@ impl Limiter {
         rule: RuleRef,
         group: &str,
         amount: u64,
-        is_last: bool,
+        turn: TakeTurn,
         now_ms: u64,
-    ) -> Result<(Hold, Remaining), Remaining> {
+    ) -> Result<(Hold, Remaining), TakeError> {
         // Even a request without cost needs one unit, so that it is rejected if nothing is left.
         let amount = amount.max(1);
         let is_exact = rule.enforcement == Enforcement::Hard || !rule.is_budget();
         let requested = if is_exact { Amount::exactly(amount) } else { Amount::at_most(amount) };
         if let Some(cluster) = &self.cluster {
-            let requested = if is_last { requested } else { Amount::exactly(amount) };
-            return cluster.take(rule, group, requested, &self.counters, now_ms);
+            let requested = if turn.is_last { requested } else { Amount::exactly(amount) };
+            return cluster.take(rule, group, requested, &self.counters, now_ms).map_err(TakeError::Exceeded);
         }
         let mut leases = self.lock();
         let group = self.bounded_group(&mut leases, &rule, group);
@@ -111,14 +116,19 @@ impl Limiter {
         let part = rule.window.part_at(now_ms);
         lease.used_ms = now_ms;
         if lease.start_ms < part.start_ms {
-            self.start_part(lease, &part, rule.limit, now_ms);
+            start_part(lease, &part, rule.limit);
         }
         if std::mem::replace(&mut lease.limit, rule.limit) > rule.limit {
             // The limit was lowered: the amount that was taken in advance may exceed it, and is returned.
             (lease.end_ms, lease.last_remaining) = (0, lease.last_remaining.min(rule.limit));
         }
         if lease.free < amount || now_ms >= lease.end_ms {
-            self.renew(lease, &rule, &part, requested, now_ms);
+            let is_locked = self.renew(lease, &rule, &part, requested, turn.can_wait, now_ms);
+            if is_locked {
+                let amount = lease.remaining.saturating_add(lease.free);
+                let (reserved, reset_ms) = (lease.reserved_by_all(), part.reset_ms);
+                return Err(TakeError::Locked(Remaining { amount, reserved, reset_ms, is_share: lease.is_share }));
+            }
         }
         let is_whole_share = lease.is_share && !lease.window.is_budget() && lease.reserved == 0 && lease.free > 0;
         let is_enough = lease.free >= requested.minimum || is_whole_share;
@@ -127,15 +137,14 @@ impl Limiter {
             lease.free -= amount;
             lease.reserved = lease.reserved.saturating_add(amount);
         }
-        let available = lease.remaining.saturating_add(lease.free);
         let remaining = Remaining {
-            amount: available,
+            amount: lease.remaining.saturating_add(lease.free),
             reserved: lease.reserved_by_all(),
             reset_ms: part.reset_ms,
             is_share: lease.is_share,
         };
         if !is_enough {
-            return Err(remaining);
+            return Err(TakeError::Exceeded(remaining));
         }
         Ok((Hold { rule, group: group.into(), amount, start_ms: lease.start_ms }, remaining))
     }
@@ -162,9 +171,19 @@ impl Limiter {
             lease.exceeded -= from_lease;
             lease.free = lease.free - from_lease + returned;
         } else if hold.rule.window.sliding_part_ms() > 0 && (returned > 0 || exceeded > 0) {
-            let report = WorkerReport { returned, exceeded, reserved: 0 };
-            self.report(lease, hold.start_ms, report, now_ms);
+            lease.add_late_report(hold.start_ms, WorkerReport { returned, exceeded, reserved: 0 });
+            self.report_late(lease, now_ms);
         }
+    }
+
+    /// Returns true if requests may wait for a worker that has locked a counter of the node.
+    pub fn waits_for_locks(&self) -> bool {
+        self.cluster.is_none() && !self.counters.is_stalled()
+    }
+
+    /// Reports that a request has waited for a locked counter as long as it may.
+    pub fn mark_stalled(&self) {
+        self.counters.mark_stalled();
     }
 
     /// Estimates the maximum that the next request uses, from the amounts of the last requests.
@@ -223,7 +242,8 @@ impl Limiter {
             let available = lease.map_or(rule.limit / self.worker_count, |lease| lease.remaining);
             (available, lease.map_or(0, |lease| lease.reserved_by_others))
         };
-        let is_share = counted.is_err();
+        // A counter that another worker changes at the moment can be reached.
+        let is_share = counted.as_ref().is_err_and(|error| error.kind() != ErrorKind::WouldBlock);
         let (available, reserved_by_others) = counted.unwrap_or_else(|_| known());
         Remaining {
             is_share,
@@ -241,8 +261,8 @@ impl Limiter {
         }
     }
 
-    /// Returns the group value, or `OTHER_GROUPS` if the limit or the node has too many group values. A value that was
-    /// counted before keeps its counter. Otherwise, a used-up budget would count anew.
+    /// Returns the group value, or `OTHER_GROUPS` if the limit or its organisation has too many group values. A value
+    /// that was counted before keeps its counter. Otherwise, a used-up budget would count anew.
     fn bounded_group<'g>(&self, leases: &mut Leases, rule: &LimitRule, group: &'g str) -> &'g str {
         if !self.is_new_group(leases, rule, group) {
             return group;
@@ -251,7 +271,7 @@ impl Limiter {
             self.metrics.shared_groups.add(1);
             return OTHER_GROUPS;
         }
-        *leases.group_counts.entry(rule.counter_id.clone()).or_default() += 1;
+        leases.group_counts.add(rule);
         group
     }
 
@@ -267,8 +287,8 @@ impl Limiter {
 
     /// Returns true if a new group gets no counter of its own.
     fn shares_counter(&self, leases: &Leases, rule: &LimitRule, group: &str) -> bool {
-        let count = leases.group_counts.get(&rule.counter_id).copied().unwrap_or_default();
-        (count >= MAX_GROUPS || self.counters.is_full()) && !self.counters.has_counter(&rule.counter_id, group)
+        (leases.group_counts.is_full(rule) || self.counters.is_full(rule.tenant))
+            && !self.counters.has_counter(&rule.counter_id, group)
     }
 
     fn hash(&self, counter_id: &str, group: &str) -> u64 {

@@ -15,11 +15,16 @@ use crate::{
 const NOW: u64 = 1_795_612_440_000;
 
 fn rule(fields: &Value) -> RuleRef {
+    rule_of("o", fields)
+}
+
+fn rule_of(organisation: &str, fields: &Value) -> RuleRef {
     let mut row = json!({"id": "l", "owner": {"kind": "policy", "id": "p", "slug": "p"}, "type": "requests",
         "limit": 10});
     row.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
     let mut problems = Vec::new();
-    let limits = WorkspaceLimits::compile(serde_json::from_value(json!([row])).unwrap(), "$", &mut problems);
+    let limits =
+        WorkspaceLimits::compile(serde_json::from_value(json!([row])).unwrap(), organisation, "$", &mut problems);
     assert_eq!(problems, []);
     RuleRef { rules: limits.all.unwrap(), index: 0 }
 }
@@ -93,8 +98,8 @@ fn full_node_counts_new_groups_together_and_known_ones_as_before() {
     before.return_all(NOW);
     // After a restart, the worker knows only the files of counters.
     let mut full_limit = Limiter::new(NodeCounters::new(Some(&folder)), 1, 1);
-    full_limit.leases.get_mut().unwrap().group_counts.insert("g".into(), MAX_GROUPS);
-    for limiter in [Limiter::new(NodeCounters::full(&folder), 1, 1), full_limit] {
+    full_limit.leases.get_mut().unwrap().group_counts.fill_limit("g");
+    for limiter in [Limiter::new(NodeCounters::full(&folder, "o"), 1, 1), full_limit] {
         assert!(limiter.take(grouped.clone(), "ann", 1, NOW).is_err());
         assert!(limiter.take(embedded.clone(), "", 1, NOW).is_err());
         let other = limiter.take(grouped.clone(), "bob", 1, NOW).map(|(hold, _)| hold.group);
@@ -106,10 +111,23 @@ fn full_node_counts_new_groups_together_and_known_ones_as_before() {
 }
 
 #[test]
+fn full_organisation_leaves_counters_to_others() {
+    let folder = std::env::temp_dir().join(format!("penstock-limiter-{:x}", fastrand::u128(..)));
+    let fields = json!({"window": {"unit": "minute"}, "group_by": ["metadata.team"]});
+    let limiter = Limiter::new(NodeCounters::full(&folder, "o"), 1, 1);
+    for (organisation, expected) in [("o", OTHER_GROUPS), ("another", "eve")] {
+        let (hold, _) = limiter.take(rule_of(organisation, &fields), "eve", 1, NOW).unwrap();
+        assert_eq!(&*hold.group, expected, "{organisation}");
+        limiter.forget_unused(NOW + 3_600_000);
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
 fn reading_what_is_left_gives_a_group_no_counter() {
     let folder = std::env::temp_dir().join(format!("penstock-limiter-{:x}", fastrand::u128(..)));
     let grouped = rule(&json!({"id": "g", "period": {"start": 1}, "limit": 3, "group_by": ["metadata.team"]}));
-    let limiter = Limiter::new(NodeCounters::full(&folder), 1, 1);
+    let limiter = Limiter::new(NodeCounters::full(&folder, "o"), 1, 1);
     let remaining = |group: &str| {
         let [remaining, known] =
             [limiter.remaining(&grouped, group, NOW), limiter.known_remaining(&grouped, group, NOW)];
@@ -155,7 +173,7 @@ fn requests_without_a_hold_are_charged_to_the_group_that_counts_them() {
         let rule = rule(&json!({"id": format!("g-{measure}"), "period": {"start": 1}, "limit": 1, "type": measure,
             "group_by": ["api_key"], "dry_run": true}));
         for (counters, expected) in
-            [(NodeCounters::full(&folder), [OTHER_GROUPS; 3]), (NodeCounters::new(None), ["eve", "bob", "bob"])]
+            [(NodeCounters::full(&folder, "o"), [OTHER_GROUPS; 3]), (NodeCounters::new(None), ["eve", "bob", "bob"])]
         {
             let limiter = Arc::new(Limiter::new(counters, 1, 1));
             // The second one gets nothing of the counter that both share, and the third one only reads data.

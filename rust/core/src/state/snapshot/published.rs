@@ -208,7 +208,7 @@ pub(super) fn compile(before: &Snapshot, json: &[u8], is_validated_only: bool) -
     let models = compile_models(published.models, &mut problems);
     let providers = compile_providers(published.providers, &models, &mut problems);
     add_configs(&mut settings_tables, &RowLocation::root(), published.configs, &mut problems);
-    replace_parts(&mut stored, published.parts, is_validated_only, &mut problems);
+    replace_parts(&mut stored, published.parts, &published.workspaces, is_validated_only, &mut problems);
     if let Some(published) = published.prices {
         prices = Arc::new(Prices::compile(published, &mut problems));
     }
@@ -247,6 +247,7 @@ pub(super) fn compile(before: &Snapshot, json: &[u8], is_validated_only: bool) -
 fn replace_parts(
     tables: &mut LookupTables,
     parts: Vec<PublishedPart<'_>>,
+    workspaces: &[PublishedWorkspace],
     is_validated_only: bool,
     problems: &mut Vec<Problem>,
 ) {
@@ -257,13 +258,15 @@ fn replace_parts(
     tables.remove_limits(&names(|part| part.limits.is_some()));
     tables.remove_guardrails(&names(|part| part.guardrails.is_some()));
     tables.reserve_keys(parts.iter().map(|part| part.keys.as_ref().map_or(0, Vec::len)).sum());
+    let organisations: HashMap<_, _> = workspaces.iter().map(|row| (&*row.id, &*row.organisation_id)).collect();
     for (index, part) in parts.into_iter().enumerate() {
         let location = RowLocation { part: part.name.into(), path: format!("$.parts[{index}]") };
         add_keys(tables, &location, part.keys.unwrap_or_default(), problems);
         add_configs(tables, &location, part.configs.unwrap_or_default(), problems);
         for (index, row) in part.limits.unwrap_or_default().into_iter().enumerate() {
             let path = format!("{}.limits[{index}]", location.path);
-            let limits = WorkspaceLimits::compile(row.limits, &path, problems);
+            let organisation = organisations.get(&*row.workspace).copied().unwrap_or(&row.workspace);
+            let limits = WorkspaceLimits::compile(row.limits, organisation, &path, problems);
             tables.add_limits(&location.part, row.workspace, limits);
         }
         // Skipped by a validation, because to store a prompt compresses it, which takes time.

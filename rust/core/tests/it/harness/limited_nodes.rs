@@ -9,7 +9,7 @@ use std::{
 };
 
 use penstock_core::limits::{
-    hold::{Hold, RuleRef},
+    hold::{Hold, RuleRef, TakeTurn},
     limiter::Limiter,
     now_ms,
     rule::WorkspaceLimits,
@@ -30,7 +30,7 @@ pub fn rule(fields: &Value) -> RuleRef {
     let mut row =
         json!({"id": "l", "owner": {"kind": "policy", "id": "p", "slug": "p"}, "type": "requests", "limit": 10});
     row.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
-    let limits = WorkspaceLimits::compile(serde_json::from_value(json!([row])).unwrap(), "$", &mut Vec::new());
+    let limits = WorkspaceLimits::compile(serde_json::from_value(json!([row])).unwrap(), "o", "$", &mut Vec::new());
     RuleRef { rules: limits.all.unwrap(), index: 0 }
 }
 
@@ -42,12 +42,12 @@ pub fn budget(limit: u64, enforcement: &str) -> RuleRef {
 /// Reserves an amount as a request does: from the lease, else after a new lease from Redis, else from whatever is left.
 pub async fn admit(limiter: &Limiter, rule: &RuleRef, amount: u64) -> Option<Hold> {
     for _ in 0..2 {
-        if let Ok((hold, _)) = limiter.take_once(rule.clone(), "", amount, false, now_ms()) {
+        if let Ok((hold, _)) = limiter.take_once(rule.clone(), "", amount, TakeTurn::default(), now_ms()) {
             return Some(hold);
         }
         limiter.acquire(rule, "", amount).await;
     }
-    limiter.take_once(rule.clone(), "", amount, true, now_ms()).ok().map(|(hold, _)| hold)
+    limiter.take_once(rule.clone(), "", amount, TakeTurn::LAST, now_ms()).ok().map(|(hold, _)| hold)
 }
 
 /// Nodes that share limits through Redis.
