@@ -39,6 +39,8 @@ const MARKS: [&str; 24] = [
 ];
 static MARK_SEARCH: LazyLock<Option<AhoCorasick>> =
     LazyLock::new(|| AhoCorasick::builder().ascii_case_insensitive(true).build(MARKS).ok());
+/// Maximum length of a text in which marks are searched for. A longer name counts as marked.
+const MAX_NAME_BYTES: usize = 128;
 /// Bytes after the recorded part of a body in which marks are searched for, too. A name may follow the secret.
 const MARGIN_BYTES: usize = 64 * 1024;
 /// Fields with definitions of tools and their servers.
@@ -138,8 +140,27 @@ pub fn issues_credential(path: &str) -> bool {
         || segments.any(|segment| ISSUING_SEGMENTS.contains(&segment))
 }
 
+/// Returns true if a name in the JSON may be that of a secret. Texts longer than a name are only skipped, so the cost of
+/// a long conversation is that of finding its quotes.
 fn may_hold_secrets(json: &[u8]) -> bool {
-    MARK_SEARCH.as_ref().is_none_or(|search| search.is_match(json))
+    let Some(search) = MARK_SEARCH.as_ref() else { return true };
+    let mut start = 0;
+    for quote in memchr::memchr_iter(b'"', json) {
+        // Some marks include the quote after a name.
+        let text = &json[start..=quote];
+        start = quote + 1;
+        let is_marked = if text.len() > MAX_NAME_BYTES { is_name(&json[start..]) } else { search.is_match(text) };
+        if is_marked {
+            return true;
+        }
+    }
+    let rest = &json[start..];
+    rest.len() <= MAX_NAME_BYTES && search.is_match(rest)
+}
+
+/// Returns true if these bytes follow the name of a field.
+fn is_name(following: &[u8]) -> bool {
+    following.trim_ascii_start().first() == Some(&b':')
 }
 
 /// Returns the JSON of a top-level field with its secrets masked, and `None` if it has none.
@@ -312,6 +333,24 @@ mod tests {
         for recorded_bytes in [body.len() - 1, usize::MAX] {
             assert!(mask_recorded_part(body.as_bytes(), recorded_bytes).unwrap().ends_with(br#""api_key":"***"}"#));
         }
+    }
+
+    #[test]
+    fn finds_names_beside_long_texts() {
+        let text = "my authorization is a long text, ".repeat(10);
+        let name = format!("{text}key");
+        for body in [
+            json!({"text": text, "api_key": "C"}),
+            json!({"api_key": "C", "text": text}),
+            json!({ name.as_str(): "C" }),
+            json!({"tools": [{"config": json!({"text": text, "password": "hunter22"}).to_string()}]}),
+        ] {
+            assert!(mask(&body).is_some(), "{body}");
+        }
+        assert!(!may_hold_secrets(json!({"messages": [{"content": text}]}).to_string().as_bytes()));
+        assert!(!may_hold_secrets(text.as_bytes()));
+        // The space before the colon is JSON, too.
+        assert!(may_hold_secrets(format!(r#"{{"{text}" : 1}}"#).as_bytes()));
     }
 
     #[test]

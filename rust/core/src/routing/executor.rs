@@ -68,7 +68,7 @@ pub(crate) async fn route_request(
     let redacting_hooks = if resolver.client_request.head.is_guardrail_question {
         RedactingHooks::new()
     } else {
-        hooks::find_redacting_hooks(resolver, &plan.config.root)
+        hooks::find_redacting_hooks(resolver, &plan.config)
     };
     let body = log.begin_record_with_redaction(resolver.client_request.head, &state.record_sink, body, redacting_hooks);
     let operation = resolver.client_request.requested_operation();
