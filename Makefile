@@ -9,8 +9,9 @@ VENV := .venv/pyvenv.cfg
 BIN := .venv/bin
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 STAMPS := .cache/stamps
-# How the engine and the mock provider are built. The tests use `dev`, which builds in a third of the time.
-PROFILE ?= $(if $(filter-out test-figures%,$(filter test% check lint clippy docs,$(MAKECMDGOALS))),dev,release)
+# How the engine and the mock provider are built. The tests use `dev`, which builds in a third of the time. `make run`
+# uses `trial`, which builds in half of the time; only `release` is for measurements and production.
+PROFILE ?= $(if $(filter-out test-figures%,$(filter test% check lint clippy docs,$(MAKECMDGOALS))),dev,$(if $(filter run,$(MAKECMDGOALS)),trial,release))
 export PROFILE
 ENGINE := $(STAMPS)/engine-$(PROFILE)
 MOCK := $(STAMPS)/mock-$(PROFILE)

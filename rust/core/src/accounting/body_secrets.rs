@@ -20,7 +20,7 @@ use crate::{
 
 /// Texts of which one, in any letter case, is in each body with secrets: parts of the names that `is_secret_field` knows.
 /// They are searched for first, because most bodies have none. A part that is a common word includes the end of a name.
-const MARKS: [&str; 32] = [
+const MARKS: [&str; 27] = [
     "auth\"",
     "auth_",
     "auth-",
@@ -39,12 +39,7 @@ const MARKS: [&str; 32] = [
     "key_",
     "keys\"",
     "token\"",
-    // Parameters of URLs, and the beginnings of URLs with a password in tools.
-    "code=",
-    "key=",
-    "pwd=",
-    "sig=",
-    "token=",
+    // The beginnings of tools with URLs that may have a password.
     "mcp\"",
     "mcp\\\"",
     "transport\"",
@@ -55,10 +50,15 @@ const MARKS: [&str; 32] = [
     "service-account",
     "signature",
 ];
-static MARK_SEARCH: LazyLock<Option<AhoCorasick>> =
-    LazyLock::new(|| AhoCorasick::builder().ascii_case_insensitive(true).build(MARKS).ok());
+/// The same for parameters of URLs.
+const URL_MARKS: [&str; 5] = ["code=", "key=", "pwd=", "sig=", "token="];
+static MARK_SEARCH: LazyLock<Option<AhoCorasick>> = LazyLock::new(|| {
+    AhoCorasick::builder().ascii_case_insensitive(true).build(MARKS.iter().chain(&URL_MARKS)).ok()
+});
 /// Text with a secret that is masked wherever URLs are masked.
 const PROBE: &[u8] = b"https://u:password@h";
+/// Maximum length of a text in which marks are searched for. A longer name counts as marked.
+const MAX_NAME_BYTES: usize = 128;
 /// Bytes after the recorded part of a body in which marks are searched for, too. A name may follow the secret.
 const MARGIN_BYTES: usize = 64 * 1024;
 /// Fields with definitions of tools and their servers.
@@ -203,8 +203,38 @@ pub fn issues_credential(path: &str) -> bool {
         || segments.any(|segment| ISSUING_SEGMENTS.contains(&segment))
 }
 
+/// Returns true if the JSON may have a field or a URL with a secret. In a string that is longer than a name, only
+/// parameters of URLs are searched for, so the cost of a long conversation is that of finding its quotes.
 fn may_hold_secrets(json: &[u8]) -> bool {
-    MARK_SEARCH.as_ref().is_none_or(|search| search.is_match(json))
+    let Some(search) = MARK_SEARCH.as_ref() else { return true };
+    let mut start = 0;
+    for quote in memchr::memchr_iter(b'"', json) {
+        // Some marks include the quote after a name.
+        let text = &json[start..=quote];
+        // What comes before the first quote and after the last one is in no string, or the string was cut.
+        let is_long_string = start > 0 && text.len() > MAX_NAME_BYTES;
+        start = quote + 1;
+        let is_marked =
+            if is_long_string { is_name(&json[start..]) || has_secret_parameter(text) } else { search.is_match(text) };
+        if is_marked {
+            return true;
+        }
+    }
+    search.is_match(&json[start..])
+}
+
+fn has_secret_parameter(text: &[u8]) -> bool {
+    let ends_in_mark = |before: &[u8]| {
+        URL_MARKS.iter().any(|mark| {
+            before.len().checked_sub(mark.len()).is_some_and(|at| before[at..].eq_ignore_ascii_case(mark.as_bytes()))
+        })
+    };
+    memchr::memchr_iter(b'=', text).any(|at| ends_in_mark(&text[..=at]))
+}
+
+/// Returns true if these bytes follow the name of a field.
+fn is_name(following: &[u8]) -> bool {
+    following.trim_ascii_start().first() == Some(&b':')
 }
 
 /// Returns the JSON of a top-level field with its secrets masked, and `None` if it has none.
@@ -451,6 +481,27 @@ mod tests {
         for recorded_bytes in [body.len() - 1, usize::MAX] {
             assert!(mask_recorded_part(body.as_bytes(), recorded_bytes).unwrap().ends_with(br#""api_key":"***"}"#));
         }
+    }
+
+    #[test]
+    fn finds_names_beside_long_texts() {
+        let text = "my authorization is a long text, ".repeat(10);
+        let name = format!("{text}key");
+        for body in [
+            json!({"text": text, "api_key": "C"}),
+            json!({"api_key": "C", "text": text}),
+            json!({ name.as_str(): "C" }),
+            json!({"tools": [{"config": json!({"text": text, "password": "hunter22"}).to_string()}]}),
+        ] {
+            assert!(mask(&body).is_some(), "{body}");
+        }
+        assert!(!may_hold_secrets(json!({"messages": [{"content": text}]}).to_string().as_bytes()));
+        let url = format!("https://h/{}", "path/".repeat(30));
+        assert!(may_hold_secrets(json!({"text": "t", "url": format!("{url}?Token=C")}).to_string().as_bytes()));
+        assert!(!may_hold_secrets(json!({"text": "t", "url": format!("{url}?page=1")}).to_string().as_bytes()));
+        assert!(may_hold_secrets(text.as_bytes()), "it may be a string that was cut");
+        // The space before the colon is JSON, too.
+        assert!(may_hold_secrets(format!(r#"{{"{text}" : 1}}"#).as_bytes()));
     }
 
     #[test]

@@ -45,13 +45,22 @@ pub struct Config {
     pub is_plain: bool,
     /// True if conditions match regular expressions.
     pub has_patterns: bool,
+    /// True if a target has guardrails of its own, besides those of the caller.
+    pub has_guardrails: bool,
     sizes: ConfigSizes,
 }
 
 impl Default for Config {
     fn default() -> Self {
         let root = Node { path: "config".into(), weight: 1.0, ..Node::default() };
-        Self { root, condition_params: Vec::new(), is_plain: true, has_patterns: false, sizes: ConfigSizes::default() }
+        Self {
+            root,
+            condition_params: Vec::new(),
+            is_plain: true,
+            has_patterns: false,
+            has_guardrails: false,
+            sizes: ConfigSizes::default(),
+        }
     }
 }
 
@@ -276,7 +285,8 @@ impl Config {
             root.targets.is_empty() && !root.passthrough && root.deployments.is_empty() && root.features.is_plain();
         let mut has_patterns = false;
         root.visit_patterns(&mut |_, _| has_patterns = true);
-        Ok(Self { root, condition_params: params, is_plain, has_patterns, sizes })
+        let has_guardrails = root.sum_subtree(&|node| usize::from(!node.features.guardrails.is_empty())) > 0;
+        Ok(Self { root, condition_params: params, is_plain, has_patterns, has_guardrails, sizes })
     }
 
     /// Rejects a config that exceeds these limits.

@@ -75,7 +75,7 @@ pub(crate) async fn route_request(
     let redacting_hooks = if resolver.client_request.head.is_guardrail_question {
         RedactingHooks::new()
     } else {
-        hooks::find_redacting_hooks(resolver, &plan.config.root)
+        hooks::find_redacting_hooks(resolver, &plan.config)
     };
     let sink = &state.record_sink;
     let body = log.begin_record_with_redaction(resolver.client_request.head, sink, body, redacting_hooks).await;

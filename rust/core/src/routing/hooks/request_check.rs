@@ -7,14 +7,14 @@ use penstock_net::body::Body;
 
 use super::{
     TargetHooks, count,
-    effective::find_hooks,
+    effective::{find_hooks, has_defaults},
     find_denial,
     rewriting::{has_rewritten, needs_rewritten_body},
     runner,
 };
 use crate::{
     accounting::{record::recorded_bodies::RedactingHooks, routing_decision::RoutingStep},
-    config::Node,
+    config::{Config, Node},
     error::{Error, PromptError, Result},
     gateway_state::GatewayState,
     guardrails::{checks::Stage, hook::Hook},
@@ -24,9 +24,14 @@ use crate::{
 };
 
 /// Returns the guardrails that may redact the request at any target, for which its log must wait.
-pub(crate) fn find_redacting_hooks(resolver: &TargetResolver<'_>, node: &Node) -> RedactingHooks {
+pub(crate) fn find_redacting_hooks(resolver: &TargetResolver<'_>, config: &Config) -> RedactingHooks {
     let mut redacting = RedactingHooks::new();
-    add_redacting_hooks(resolver, node, &mut redacting);
+    if config.has_guardrails {
+        add_redacting_hooks(resolver, &config.root, &mut redacting);
+    } else if has_defaults(resolver) {
+        // They are the same at each of perhaps a thousand targets.
+        add_hooks_of_target(resolver, &config.root, &mut redacting);
+    }
     redacting
 }
 
@@ -38,6 +43,10 @@ fn add_redacting_hooks(resolver: &TargetResolver<'_>, node: &Node, redacting: &m
         // Only targets without further targets get requests. They have inherited the guardrails of this node.
         return;
     }
+    add_hooks_of_target(resolver, node, redacting);
+}
+
+fn add_hooks_of_target(resolver: &TargetResolver<'_>, node: &Node, redacting: &mut RedactingHooks) {
     let Ok(hooks) = find_hooks(resolver, node, Stage::Input) else {
         // A guardrail is missing or cannot run, so no target can run it.
         return redacting.push(None);
