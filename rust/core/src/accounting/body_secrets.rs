@@ -52,9 +52,8 @@ const MARKS: [&str; 27] = [
 ];
 /// The same for parameters of URLs.
 const URL_MARKS: [&str; 5] = ["code=", "key=", "pwd=", "sig=", "token="];
-static MARK_SEARCH: LazyLock<Option<AhoCorasick>> = LazyLock::new(|| {
-    AhoCorasick::builder().ascii_case_insensitive(true).build(MARKS.iter().chain(&URL_MARKS)).ok()
-});
+static MARK_SEARCH: LazyLock<Option<AhoCorasick>> =
+    LazyLock::new(|| AhoCorasick::builder().ascii_case_insensitive(true).build(MARKS.iter().chain(&URL_MARKS)).ok());
 /// Text with a secret that is masked wherever URLs are masked.
 const PROBE: &[u8] = b"https://u:password@h";
 /// Maximum length of a text in which marks are searched for. A longer name counts as marked.

@@ -87,9 +87,7 @@ impl ClientEndpoint {
     pub async fn serve(self, pipeline: ProviderPipeline, request: Request, error: Option<Error>) -> ClientResponse {
         let settings = &pipeline.state.settings;
         match (self, error) {
-            (Self::Management | Self::BatchLine, Some(error)) => {
-                reject_without_record(settings, &error, &request.head)
-            }
+            (Self::Management | Self::BatchLine, Some(error)) => reject_without_record(settings, &error, &request.head),
             (Self::Reserved(feature), error) => {
                 reject_without_record(settings, &error.unwrap_or(Error::NotImplemented { feature }), &request.head)
             }

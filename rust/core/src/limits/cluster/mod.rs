@@ -32,7 +32,7 @@ use super::{
     counter::{Amount, RecordedUsage},
     group_counts::GroupCounts,
     hold::{Hold, Remaining, RuleRef},
-    limit_metrics::{RESERVED_SHOWN_MS, MAX_RESERVED_SHOWN},
+    limit_metrics::{MAX_RESERVED_SHOWN, RESERVED_SHOWN_MS},
     node_counters::{MAX_LOCK_WAIT, NodeCounters},
     now_ms as current_ms,
     rule::LimitRule,

@@ -146,8 +146,9 @@ impl ClusterLimiter {
         let now_ms = now_ms();
         let count_taken = |(counter_id, group): &(Box<str>, Box<str>)| {
             let window = parse_counter_window(counter_id)?;
-            let remaining = ledger
-                .update(0, &self.share_id(counter_id), group, window, |counter| counter.remaining(window, now_ms, u64::MAX));
+            let remaining = ledger.update(0, &self.share_id(counter_id), group, window, |counter| {
+                counter.remaining(window, now_ms, u64::MAX)
+            });
             Some((window, u64::MAX - remaining.ok()?)).filter(|(_, used)| *used > 0)
         };
         let shares = self.contact.load_shares(|counter| count_taken(counter).is_some());

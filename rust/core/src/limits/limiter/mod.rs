@@ -18,7 +18,7 @@ use super::{
     cluster::ClusterLimiter,
     counter::{Amount, WorkerReport},
     hold::{Hold, Remaining, RuleRef, TakeError, TakeTurn},
-    limit_metrics::{RESERVED_SHOWN_MS, LimitMetrics, MAX_RESERVED_SHOWN},
+    limit_metrics::{LimitMetrics, MAX_RESERVED_SHOWN, RESERVED_SHOWN_MS},
     node_counters::NodeCounters,
     now_ms as current_ms,
     rule::{Enforcement, LimitRule},
