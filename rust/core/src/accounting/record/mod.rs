@@ -250,6 +250,7 @@ impl Record {
             head: Arc::clone(&self.head),
             sink: Arc::clone(&self.sink),
             is_closed: false,
+            pending_usage: self.pending_usage.take(),
             ..*self
         }
     }
