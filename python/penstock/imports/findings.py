@@ -20,7 +20,7 @@ UNREAD_MESSAGE, EMPTY_MESSAGE = "is not known to the importer", "the source is e
 
 
 class Status(StrEnum):
-    """How a value of the source was imported. The methods of `Node` with these names define the meanings."""
+    """How a value of the source was imported. The methods of `Node` such as `report_exact` define the meanings."""
 
     EXACT = "exact"
     APPROXIMATE = "approximate"

@@ -74,7 +74,7 @@ def _read_encoded(node: Node) -> JsonObject | None:
     worst = max(findings, key=lambda item: SEVERITY[item.status])
     others = [finding for finding in findings if finding.status is worst.status and finding.status is not Status.EXACT]
     message = "; ".join(f"{item.path} {item.message}".strip() for item in others[:10]) or "imported"
-    getattr(node, worst.status.value)(message)
+    getattr(node, f"report_{worst.status.value}")(message)
     return config
 
 

@@ -17,7 +17,7 @@ from penstock.secrets.partner_credentials import checks_by_partner
 from penstock.secrets.vault import Vault
 from penstock.store.guardrail_tables import partner_credentials as table
 from tests.unit.resources.management_api import ManagementClient, run_scenario
-from tests.unit.resources.test_guardrails import SCOPES, published
+from tests.unit.resources.test_guardrails import SCOPES, published_guardrails
 from tests.unit.snapshot.test_limit_sections import last_change
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ CHECK: dict[str, Any] = {"id": "lakera.guard", "parameters": {"failOnError": Tru
 
 
 async def published_parameters(api: ManagementClient, slug: str) -> dict[str, Any]:
-    return (await published(api))[slug]["checks"][0]["parameters"]
+    return (await published_guardrails(api))[slug]["checks"][0]["parameters"]
 
 
 def test_credentials_are_masked_and_stored_encrypted(bootstrapped_url: Secret):
@@ -149,7 +149,7 @@ def test_equal_checks_are_validated_and_decrypted_once(bootstrapped_url: Secret,
         # Validates the credentials alone, then the two different checks of the guardrails, in random order.
         assert (len(validated[0]), sum(map(len, validated))) == (1, 3)
         monkeypatch.setattr(Vault, "open", open_counted)
-        assert len([row for row in (await published(api)).values() if OTHER_KEY in str(row)]) == 3
+        assert len([row for row in (await published_guardrails(api)).values() if OTHER_KEY in str(row)]) == 3
         assert decrypted == [created["id"]]
 
     run_scenario(bootstrapped_url, scenario)
