@@ -56,7 +56,7 @@ pub(crate) async fn serve_at_target(
     log: &mut RequestLog,
 ) -> Result<UpstreamResponse> {
     // Clears the fields that a previous target set.
-    (log.response_report, log.hides_usage, log.has_masked_failure) = (None, false, false);
+    (log.response_report, log.hides_usage, log.has_masked_failure, log.is_sent) = (None, false, false, false);
     log.bodies.clear_target();
     let body = if limit_admission::is_limited(target, log) {
         Box::pin(limit_admission::admit_attempt(state, client_request, target, AttemptKind::Http, body, log)).await?

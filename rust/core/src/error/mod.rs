@@ -369,6 +369,11 @@ impl Error {
         }
     }
 
+    /// Returns true if a response did not come in time. The provider may bill it nevertheless.
+    pub fn is_response_timeout(&self) -> bool {
+        matches!(self, Self::Timeout { .. } | Self::IdleTimeout { .. })
+    }
+
     /// Returns true if the network delivered no response, or one that cannot be parsed.
     pub fn is_network_error(&self) -> bool {
         matches!(

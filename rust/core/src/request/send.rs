@@ -84,6 +84,7 @@ pub(crate) async fn send_to_target(
         is_replayable: client_request.head.is_replayable(),
     };
     log.set_target(target, operation);
+    log.is_sent = true;
     let sent = Instant::now();
     // Pinned here because an async function stores its arguments twice, and this is the largest part of a request's
     // future.
@@ -91,6 +92,10 @@ pub(crate) async fn send_to_target(
     let result = deadline.enforce(sending).await.map_err(Error::from);
     let duration = sent.elapsed();
     log.record_attempt(target, &result, duration);
+    log.is_sent = match &result {
+        Ok(incoming) => incoming.head.status < 300,
+        Err(error) => error.is_response_timeout(),
+    };
     let mut incoming = result?;
     log.upstream_latency = Some(duration);
     let fetched = issued.and_then(IssuedCredential::token);

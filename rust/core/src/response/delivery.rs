@@ -421,7 +421,12 @@ pub fn respond_with_error(error: &Error, client_request: &ClientRequest<'_>, mut
             let reason = (!error.has_upstream_text()).then(|| error.message().into());
             record.log.details.fail_last_attempt(AttemptFailure { error_code: error.code(), reason });
         }
-        record.close(if is_upstream { Outcome::Failed } else { Outcome::Refused });
+        let outcome = if is_upstream { Outcome::Failed } else { Outcome::Refused };
+        if error.is_response_timeout() {
+            record.finish_unanswered(outcome);
+        } else {
+            record.close(outcome);
+        }
     }
     let mut reply = ClientResponseHead::new(response_head.status, response_head.headers);
     reply.set_content_length(Some(body.len()));

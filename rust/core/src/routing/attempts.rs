@@ -376,7 +376,8 @@ impl<'w> RouteExecutor<'w> {
             }
             // `evaluate` made sure that a body is available.
             body = next.or_else(|| self.replay_body.reclaim()).unwrap_or_else(Body::empty);
-            self.charge_discarded(&result);
+            let discarded = self.describe_discarded(&result);
+            self.charge_discarded(discarded).await;
             if let Ok(response) = result {
                 Box::pin(response.discard()).await;
             }

@@ -320,7 +320,8 @@ impl<'w> RouteExecutor<'w> {
             .ok()?;
         if !is_readable_stream(&response) {
             let result = Ok(response);
-            self.charge_discarded(&result);
+            let discarded = self.describe_discarded(&result);
+            self.charge_discarded(discarded).await;
             if let Ok(response) = result {
                 response.discard().await;
             }

@@ -249,7 +249,8 @@ impl<'w> RouteExecutor<'w> {
                 };
             };
             if let Some(result) = result {
-                self.charge_discarded(&result);
+                let discarded = self.describe_discarded(&result);
+                self.charge_discarded(discarded).await;
                 // Boxed, because an inline future would enlarge the future of every request.
                 last_failure = Box::pin(TriedFailure::replace(last_failure, self, result)).await;
             }

@@ -71,6 +71,7 @@ impl TriedFailure {
         // The response was charged when the next target was tried.
         if let Some(holds) = &mut executor.log.limits {
             holds.end_attempt(now_ms());
+            executor.log.is_sent = false;
         }
         result
     }

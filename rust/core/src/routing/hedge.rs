@@ -67,6 +67,7 @@ impl<'w> RouteExecutor<'w> {
                 }
             };
             drop(twin);
+            let raced = raced.with_counted_input(self.log, &hedged_log).await;
             if raced.measures_first_latency(fallback) && !self.log.is_from_cache() {
                 latencies.record_latency(mark, started_at.elapsed());
             }
@@ -137,6 +138,14 @@ enum RaceOutcome {
 }
 
 impl RaceOutcome {
+    /// Counts the input of the other attempt if its response did not come in time. `log` and `hedged_log` are those of
+    /// the first and the second attempt.
+    async fn with_counted_input(self, log: &RequestLog, hedged_log: &RequestLog) -> Self {
+        let Self::Both { result, is_from_second, other: Some(other) } = self else { return self };
+        let other = other.with_counted_input(if is_from_second { log } else { hedged_log }).await;
+        Self::Both { result, is_from_second, other: Some(other) }
+    }
+
     /// Returns true if the elapsed time is a valid latency sample of the first target: it succeeded, or was still
     /// slower than the second.
     fn measures_first_latency(&self, fallback: &FallbackPolicy) -> bool {

@@ -1,11 +1,16 @@
 //! Responses that no client gets, because a guardrail, a retry, another target or a faster one replaces them: the
 //! provider bills them, so they count for budgets.
 
+use std::time::Duration;
+
+use penstock_llm::tokens::{count_request_body, encoding_for_model};
 use penstock_mock::Server;
 use serde_json::{Value, json};
 
 use crate::{
-    harness::{CHAT_PATH, TestGateway, TestRequest, chat_body, mock_target, wait_for_ledger_entries},
+    harness::{
+        CHAT_PATH, TestGateway, TestRequest, chat_body, into_stream, mock_target, wait_for_ledger_entries, with_timeout,
+    },
     limit_admission::{limit, start_gateway},
 };
 
@@ -162,4 +167,84 @@ async fn response_that_the_client_does_not_wait_for_counts_as_what_it_holds() {
         assert!(reserved > 0, "{config}: {record}");
         assert_eq!(left(&gateway, "tokens").await, before - reserved, "{config}: {record}");
     }
+}
+
+/// Returns the number of tokens of the body of a chat.
+fn input_tokens(is_stream: bool) -> u64 {
+    let body = chat_body("mock", is_stream);
+    count_request_body(encoding_for_model("mock"), body.as_bytes()).unwrap() as u64
+}
+
+#[tokio::test]
+async fn request_that_the_client_cancels_counts_its_input() {
+    for enforcement in ["soft", "hard"] {
+        let (provider, gateway) = start("tokens", enforcement).await;
+        for is_stream in [false, true] {
+            provider.clear_ledger();
+            let before = left(&gateway, "tokens").await;
+            let request = post(CHAT_PATH, &mock_target("first_ms=30000"), chat_body("mock", is_stream));
+            let answer = gateway.handle_request(request);
+            assert!(tokio::time::timeout(Duration::from_millis(100), answer).await.is_err(), "it was answered");
+            wait_for_ledger_entries(&provider, 1).await;
+            let record = gateway.single_record();
+            let used = record["total_units"].as_u64();
+            assert_eq!((record["outcome"].as_str(), used), (Some("aborted"), Some(input_tokens(is_stream))));
+            assert_eq!(left(&gateway, "tokens").await, before - used.unwrap(), "{enforcement} {is_stream}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn stream_that_the_client_cancels_counts_what_it_got() {
+    let (_provider, gateway) = start("tokens", "hard").await;
+    for (read, expected_output) in [(0, 0), (4, 1)] {
+        let before = left(&gateway, "tokens").await;
+        let config = mock_target("chunks=1000&chunk_ms=20&usage=false");
+        let response = gateway.handle_request(post(CHAT_PATH, &config, chat_body("mock", true))).await;
+        let mut stream = into_stream(response);
+        for _ in 0..read {
+            with_timeout(stream.next()).await.unwrap().unwrap();
+        }
+        drop(stream);
+        let record = gateway.single_record();
+        let [input, output] = ["req_units", "res_units"].map(|field| record[field].as_u64().unwrap());
+        assert_eq!(input, input_tokens(true), "{record}");
+        assert!(output >= expected_output, "{record}");
+        assert_eq!(left(&gateway, "tokens").await, before - input - output, "{record}");
+    }
+}
+
+#[tokio::test]
+async fn attempt_that_times_out_counts_its_input() {
+    let mut slow = mock_target("first_ms=30000");
+    slow["request_timeout"] = json!(100);
+    let target = json!({"provider": "mock"});
+    let fallback = json!({"strategy": {"mode": "fallback", "on_status_codes": [408]}, "targets": [slow, target]});
+    let mut retried = slow.clone();
+    retried["retry"] = json!({"attempts": 1, "on_status_codes": [408]});
+    let hedged = json!({"strategy": {"mode": "fallback", "on_status_codes": [408],
+        "hedge": {"after_ms": 20, "max_ratio": 1}}, "targets": [slow, mock_target("first_ms=300")]});
+    let (_provider, gateway) = start("tokens", "soft").await;
+    let input = input_tokens(false);
+    for (config, expected_status, timed_out) in
+        [(&slow, 408, 0), (&retried, 408, 1), (&fallback, 200, 1), (&hedged, 200, 1)]
+    {
+        let before = left(&gateway, "tokens").await;
+        let (status, record) = send(&gateway, config, false).await;
+        let counted = (status, discarded_amount(&record));
+        assert_eq!(counted, (expected_status, timed_out * input), "{config}: {record}");
+        let used = record["total_units"].as_u64().unwrap();
+        assert!(status == 200 || used == input, "{config}: {record}");
+        assert_eq!(left(&gateway, "tokens").await, before - used - timed_out * input, "{config}");
+    }
+}
+
+#[tokio::test]
+async fn request_that_reaches_no_provider_counts_nothing() {
+    let (provider, gateway) = start("tokens", "soft").await;
+    drop(provider);
+    let before = left(&gateway, "tokens").await;
+    let (status, record) = send(&gateway, &json!({"provider": "mock"}), false).await;
+    assert_eq!((status, record["total_units"].as_u64()), (502, None), "{record}");
+    assert_eq!(left(&gateway, "tokens").await, before);
 }

@@ -219,8 +219,42 @@ impl Record {
         self.log.events.get_or_insert_default().add(after, event);
     }
 
+    /// Finishes a request whose response did not come to its end, because the client or a timeout ended it. The provider
+    /// bills the request if it was sent, so its input is counted.
+    pub fn finish_unanswered(self, outcome: Outcome) {
+        if self.log.is_sent && self.log.count_input.is_some() {
+            self.finish_counted(None, Some(CountableResponse::ByteLength(0)), outcome, true);
+        } else {
+            self.close(outcome);
+        }
+    }
+
+    /// Moves the record out of this one, which then writes nothing.
+    fn take(&mut self) -> Self {
+        self.is_closed = true;
+        Self {
+            log: std::mem::take(&mut self.log),
+            head: Arc::clone(&self.head),
+            sink: Arc::clone(&self.sink),
+            is_closed: false,
+            ..*self
+        }
+    }
+
     /// Finishes a request that got a response. If the usage is unknown, the record closes after the tokens are counted.
-    pub fn finish(mut self, usage: Option<Usage>, countable_response: Option<CountableResponse>, outcome: Outcome) {
+    pub fn finish(self, usage: Option<Usage>, countable_response: Option<CountableResponse>, outcome: Outcome) {
+        let is_countable = (200..300).contains(&self.log.status);
+        self.finish_counted(usage, countable_response, outcome, is_countable);
+    }
+
+    /// Finishes a request as `finish` does. With `is_countable`, counts the tokens if the usage is unknown.
+    fn finish_counted(
+        mut self,
+        usage: Option<Usage>,
+        countable_response: Option<CountableResponse>,
+        outcome: Outcome,
+        is_countable: bool,
+    ) {
         if self.log.is_from_cache() {
             // A cache hit costs nothing: the original request was charged.
             return self.close(outcome);
@@ -250,7 +284,7 @@ impl Record {
         }
         match (usage, self.log.count_input.take(), countable_response) {
             (None, count_input, Some(countable_response))
-                if (200..300).contains(&self.log.status)
+                if is_countable
                     && (count_input.is_some() || matches!(countable_response, CountableResponse::Compressed(_))) =>
             {
                 self.write_end_early(outcome);
@@ -440,6 +474,9 @@ impl Drop for Record {
         let outcome = if std::thread::panicking() { Outcome::Panicked } else { Outcome::Aborted };
         if self.log.status == 0 {
             self.log.status = if outcome == Outcome::Panicked { 500 } else { STATUS_CLIENT_CLOSED_REQUEST };
+        }
+        if outcome == Outcome::Aborted && self.log.is_sent && self.log.count_input.is_some() {
+            return self.take().finish_unanswered(outcome);
         }
         self.emit(outcome);
     }

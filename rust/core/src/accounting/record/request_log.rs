@@ -105,6 +105,9 @@ pub struct RequestLog {
     /// True if the gateway requested the usage of a stream, and the client did not. The usage is removed from the
     /// stream.
     pub hides_usage: bool,
+    /// True if a request was sent to the current target and has not failed. The provider bills it even if nobody waits
+    /// for the end of its response.
+    pub is_sent: bool,
     /// True if the last response of the current attempt was a failure, whose stored secrets are masked already.
     pub has_masked_failure: bool,
     /// Request body for token counting. Stored only while its tokens may have to be counted.
@@ -178,8 +181,10 @@ impl RequestLog {
             bodies,
             details,
             limits,
+            is_sent,
             ..
         } = other;
+        self.is_sent = is_sent;
         match (&mut self.limits, limits) {
             (Some(own), Some(limits)) => own.adopt_target(*limits, now_ms()),
             (own @ None, limits) => *own = limits,
@@ -202,7 +207,7 @@ impl RequestLog {
     pub fn clear_target(&mut self) {
         (self.provider_model, self.billing.backing_model, self.upstream_latency, self.response_report) =
             (None, None, None, None);
-        self.hides_usage = false;
+        (self.hides_usage, self.is_sent) = (false, false);
         self.bodies.clear_target();
         self.details.clear_target();
         self.dropped_params = DroppedParams::default();
