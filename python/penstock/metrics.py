@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
 FORGET_SECONDS = 60.0
+# Maximum number of tokens whose limits wait until they are stored. Workers report further ones again.
+MAX_SEEN_TOKENS = 20_000
 
 
 class MetricFamily(NamedTuple):
@@ -386,6 +388,29 @@ class RefusalCounter:
         return {"audit_refusals_dropped": self.dropped}
 
 
+class TokenLimit(msgspec.Struct, frozen=True):
+    """A limit of a token, as the data plane enforces it. Amounts are in requests, tokens or nano-dollars."""
+
+    limit_id: str
+    type: str
+    limit: int
+    alert: int | None = None
+    # Unit of a rate limit, such as `minute`; `None` for a budget.
+    unit: str | None = None
+    # Period of a budget in Unix milliseconds.
+    period_start: int | None = None
+    period_end: int | None = None
+
+
+class SeenToken(msgspec.Struct, frozen=True):
+    """Limits of the token of one user in one workspace."""
+
+    organisation_id: str
+    workspace_id: str
+    user: str
+    limits: list[TokenLimit]
+
+
 class MetricsPush(msgspec.Struct, frozen=True):
     """Metrics that one engine worker pushes about once a second."""
 
@@ -399,6 +424,8 @@ class MetricsPush(msgspec.Struct, frozen=True):
     """Amounts of budgets that are reserved for requests in progress: limit id, group value and amount. They include the
     requests of other workers, as far as this worker knows them.
     """
+    tokens: list[SeenToken] = []
+    """Limits of tokens that the worker has seen, if they may be new."""
 
 
 class MetricsStore:
@@ -407,6 +434,7 @@ class MetricsStore:
     def __init__(self) -> None:
         """Creates an empty store."""
         self._pushes: dict[int, tuple[float, MetricsPush, dict[str, float]]] = {}
+        self._seen_tokens: list[SeenToken] = []
 
     def accept_push(self, data: bytes) -> None:
         """Stores a push in place of the worker's previous one. Raises InvalidError if it is malformed."""
@@ -419,7 +447,13 @@ class MetricsStore:
         numbers = {name: float(bytes(raw)) for name, raw in plain.items() if bytes(raw)[:1].isdigit()}
         for name in MetricsPush.__struct_fields__:
             numbers.pop(name, None)
+        self._seen_tokens += push.tokens[: MAX_SEEN_TOKENS - len(self._seen_tokens)]
         self._pushes[push.worker] = (time.monotonic(), push, numbers)
+
+    def take_seen_tokens(self) -> list[SeenToken]:
+        """Returns the tokens with limits that workers have reported since the last call."""
+        tokens, self._seen_tokens = self._seen_tokens, []
+        return tokens
 
     def live_workers(self) -> list[MetricsPush]:
         """Returns the last pushes of the workers that reported recently."""

@@ -97,6 +97,7 @@ REQUIRED_SCOPES: dict[str, frozenset[frozenset[str]]] = {
         "GET /limits/refusals": "policies.list + analytics.view",
         "GET /limits/rates": "policies.list + analytics.view",
         "POST /limits/simulate": "policies.list + analytics.view",
+        "PUT /limits/tokens/{key}/reset": "policies.update",
         "GET /limits/unmatched": "policies.list + analytics.view",
         "GET /limits/usage": "policies.list",
         "GET /logs": "logs.list",

@@ -26,7 +26,14 @@ from penstock.settings.secret import Secret
 from penstock.store.database import Database
 from penstock.store.limit_tables import limit_usage
 from tests.integration.management_client import ADMIN_KEY, Client, expect_ok
-from tests.integration.raw_http import RawConnection, encode_request, send_raw_request
+from tests.integration.raw_http import (
+    CHAT_PATH,
+    JSON_HEADERS,
+    RawConnection,
+    chat_body,
+    encode_request,
+    send_raw_request,
+)
 from tests.integration.required_scopes import REQUIRED_SCOPES
 from tests.otlp import make_logs, make_span, make_traces
 from tests.processes import wait_for
@@ -218,6 +225,7 @@ class AccessScenario:
         )
         assert self.people[OWNER] == self.owner
         self.callers = self._key_and_user_callers() | self._token_callers()
+        self.token_limit = self._create_token_limit()
         self._create_logs()
 
     def _create_user(self, name: str, role: str | None, org_role: str, email: str = "") -> str:
@@ -229,6 +237,20 @@ class AccessScenario:
         token = self.admin.create("/v1/admin/users/invites", invited)["invite_link"].rpartition("=")[2]
         body = {"token": token, "first_name": "A", "last_name": "B", "password": PASSWORD}
         return expect_ok(Client(self.admin.gateway, "").post("/v1/auth/invites", body))["id"]
+
+    def _create_token_limit(self) -> str:
+        """Uses a budget that a token carries; returns the id of its limit."""
+        content = {"sub": "machine-9", "workspace_slug": self.here["slug"], "scope": "completions.write"}
+        budget = {"usage_limits": {"type": "requests", "credit_limit": 5}}
+        sent = {**JSON_HEADERS, **self._token_headers({**content, **budget}), "x-gateway-provider": "mock"}
+        response = send_raw_request(self.admin.gateway.base_url, CHAT_PATH, chat_body(), sent)
+        assert response.status == 200, response.body
+
+        def find_limit() -> str | None:
+            rows = self.admin.read("/v1/limits/usage?page_size=1000")["data"]
+            return next((row["owner_id"] for row in rows if row["kind"] == "token"), None)
+
+        return wait_for("the budget of the token", find_limit)
 
     def _create_logs(self) -> None:
         """Creates a log of a service and one of a member in `here`, where members see only their own, and feedback."""
@@ -486,6 +508,8 @@ class AccessScenario:
             if path.startswith(f"/policies/{kind}/"):
                 policy = self.admin.create(f"/v1/policies/{kind}", {**body, **self.workspace_field})
                 values["key"] = policy["id"]
+        if path.startswith("/limits/tokens/"):
+            values["key"] = self.token_limit
         if "{entity_id}" in path:
             values["entity_id"] = add_usage(self.admin, values["key"])
 

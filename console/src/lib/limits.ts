@@ -101,11 +101,12 @@ export function describeLimits(usage: Usage, rates: Rate[] | null | undefined): 
 }
 
 /** Display names of the kinds of objects that have limits. */
-export const LIMIT_KINDS: Record<string, string> = { policy: "policy", api_key: "API key", provider: "provider", integration: "integration", workspace: "workspace" };
+export const LIMIT_KINDS: Record<string, string> = { policy: "policy", api_key: "API key", provider: "provider", integration: "integration", workspace: "workspace", token: "token" };
 /** Pages of these kinds of objects. */
 const PAGES: Record<string, string> = { policy: "limits", api_key: "keys", provider: "providers", integration: "providers/integrations", workspace: "workspaces" };
 
-/** Returns the link to the object that has a limit. */
+/** Returns the link to the object that has a limit; the list of limits for tokens, which have no page. */
 export function limitOwnerLink(row: { kind: string | null; owner_id: string | null }): string {
-  return link(`${PAGES[row.kind ?? ""] ?? "limits"}/${row.owner_id ?? ""}`);
+  const page = PAGES[row.kind ?? ""];
+  return link(page ? `${page}/${row.owner_id ?? ""}` : "limits");
 }

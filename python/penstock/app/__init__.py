@@ -78,7 +78,7 @@ def create_app(
     url = settings.store_url
     own_records = SpooledRecords(spool)
     store = (
-        open_store(settings, published, url, (batch_figures, job_figures), own_records, refusals, log_service)
+        open_store(settings, published, url, (batch_figures, job_figures, workers), own_records, refusals, log_service)
         if url
         else None
     )

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from penstock.kit.tenant_session import Services
     from penstock.log_api.service import LogService
     from penstock.logs.spooled_records import SpooledRecords
-    from penstock.metrics import BatchMetrics, JobMetrics, RefusalCounter
+    from penstock.metrics import BatchMetrics, JobMetrics, MetricsStore, RefusalCounter
     from penstock.settings import Settings
     from penstock.settings.secret import Secret
     from penstock.snapshot.build import SnapshotChannel
@@ -61,7 +61,7 @@ def open_store(  # noqa: PLR0913, PLR0917 - one parameter for each part that it 
     settings: Settings,
     published: SnapshotChannel,
     url: Secret,
-    figures: tuple[BatchMetrics, JobMetrics],
+    figures: tuple[BatchMetrics, JobMetrics, MetricsStore],
     records: SpooledRecords,
     refused: RefusalCounter,
     log_service: LogService,
@@ -115,7 +115,7 @@ def open_store(  # noqa: PLR0913, PLR0917 - one parameter for each part that it 
         runner.run,
         log_parts["log_exporter"].run,
         refusals.run,
-        *_ledger_jobs(settings, services, figures[1]),
+        *_ledger_jobs(settings, services, figures[1], figures[2]),
     ]
     if announcer:
         loops.append(announcer.run)
@@ -153,14 +153,14 @@ def _create_log_parts(
 
 
 def _ledger_jobs(
-    settings: Settings, services: Services, figures: JobMetrics
+    settings: Settings, services: Services, figures: JobMetrics, workers: MetricsStore
 ) -> list[Callable[[], Coroutine[Any, Any, None]]]:
     """Returns the job that sums the usage of budgets from records; none if records are disabled."""
     if not settings.records.enabled:
         return []
     from penstock.jobs.usage_ledger import UsageLedger
 
-    return [UsageLedger(settings, services, figures).run]
+    return [UsageLedger(settings, services, figures, workers).run]
 
 
 def _create_redis_notifier(settings: Settings, on_change: Callable[[], None]) -> RedisNotifier | None:

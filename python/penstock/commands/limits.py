@@ -1,4 +1,6 @@
-"""CLI commands for limits: list budgets close to their limit, list refused requests, and simulate a policy."""
+"""CLI commands for limits: list budgets close to their limit, list refused requests, simulate a policy, and reset the
+budgets of a user's tokens.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from penstock.commands.connection import open_remote, with_connection_options
 from penstock.commands.terminal_output import JSON_OPTION, format_cost, format_number, print_json, print_table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
+
+    from penstock.remote import ManagementClient
 
 CENTS_PER_DOLLAR = 100
 MAX_ROWS = 1000
@@ -133,6 +137,35 @@ def simulate(url: str, api_key: str, *, as_json: bool, **options: Any) -> None: 
             f"{format_number(response['groups'] - len(response['data']))} further groups are not listed", err=True
         )
     _explain(response)
+
+
+@limits.command(epilog="Example: penstock limits reset ann@example.com")
+@click.argument("user")
+@with_connection_options
+def reset(url: str, api_key: str, user: str) -> None:
+    """Reset the budgets that tokens of a user carry, in their current periods."""
+    with open_remote(url, api_key) as remote:
+        budgets = [row for row in _list_usage(remote) if row["kind"] == "token" and row["owner_name"] == user]
+        for row in budgets:
+            remote.request("PUT", f"/v1/limits/tokens/{row['owner_id']}/reset")
+            click.echo(f"reset {_amount(row['type'], row['current_usage'])} {row['type']} of {user}")
+    if not budgets:
+        message = (
+            f"no token of {user!r} has used a budget in its current period; see: penstock limits near --min-used 0"
+        )
+        raise click.ClickException(message)
+
+
+def _list_usage(remote: ManagementClient) -> Iterator[dict[str, Any]]:
+    """Yields the usage of all budgets, page by page."""
+    page = 0
+    while True:
+        query = urlencode({"page_size": MAX_ROWS, "current_page": page})
+        response = remote.request("GET", f"/v1/limits/usage?{query}")
+        yield from response["data"]
+        page += 1
+        if page * MAX_ROWS >= response["total"]:
+            return
 
 
 def _read(url: str, api_key: str, name: str, workspace: str | None, **query: object) -> dict[str, Any]:

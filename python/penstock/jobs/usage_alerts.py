@@ -15,6 +15,7 @@ from penstock.integrations.limits import list_accesses
 from penstock.limit_fields import DEFAULT_USAGE_TYPE, list_limits
 from penstock.limits.periods import current_period, to_limit
 from penstock.limits.rules import MAX_LIMIT, integration_counter_id, to_units
+from penstock.limits.token_limits import find_token_budgets
 from penstock.limits.usage import ACTIVE, EXHAUSTED, USAGE_COLUMNS, shown_amount
 from penstock.schemas import format_timestamp, now
 from penstock.store.limit_tables import limit_usage, usage_limits_policies
@@ -132,7 +133,16 @@ async def _load_limits(services: Services, limit_ids: Collection[str]) -> list[A
                 for limit in await _load_access_limits(connection)
                 if not integration_limits.isdisjoint([limit.id, f"integration:{limit.owner_id}"])
             ]
+        tokens = [limit_id for limit_id in limit_ids if limit_id.startswith("token:")]
+        if tokens:
+            alerted_limits += [_token_limit(row) for row in await find_token_budgets(connection, tokens)]
     return alerted_limits
+
+
+def _token_limit(row: Row) -> AlertedLimit:
+    owner = ("token", row["id"], row["user_name"], row["organisation_id"], row["workspace_id"])
+    place = ("token_limits", f"/v1/limits/tokens/{row['id']}", row["period_start"])
+    return AlertedLimit(row["limit_id"], *owner, row["type"], row["amount"], row["alert"], *place)
 
 
 async def _load_access_limits(connection: AsyncConnection) -> list[AlertedLimit]:

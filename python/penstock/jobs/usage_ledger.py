@@ -22,6 +22,7 @@ from penstock.errors import InvalidError, UnavailableError
 from penstock.ids import new_id
 from penstock.jobs.alert_webhook import AlertWebhook
 from penstock.jobs.usage_alerts import mark_used_groups
+from penstock.limits.token_limits import TokenLimitWriter, delete_unseen
 from penstock.limits.usage import ACTIVE, NO_ALERTS, USAGE_COLUMNS
 from penstock.logs.ledger_state import (
     MAX_AMOUNT,
@@ -33,7 +34,7 @@ from penstock.logs.ledger_state import (
     clamp_amount,
 )
 from penstock.logs.spool_reader import BudgetReader, SpoolFollower
-from penstock.metrics import JobMetrics
+from penstock.metrics import JobMetrics, MetricsStore
 from penstock.schemas import now
 from penstock.store.database import is_value_error
 from penstock.store.limit_tables import limit_usage, usage_ledger_nodes
@@ -80,7 +81,13 @@ UNMARKED_AGE_MS = 24 * 3600 * 1000
 class UsageLedger:
     """Adds the usage of this node to the store, and passes the usage of all nodes to the data plane."""
 
-    def __init__(self, settings: Settings, services: Services, figures: JobMetrics | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        services: Services,
+        figures: JobMetrics | None = None,
+        workers: MetricsStore | None = None,
+    ) -> None:
         """Restores the state that the last process saved."""
         self._services, self._database = services, services.database
         self._folder = settings.limits_folder
@@ -104,6 +111,8 @@ class UsageLedger:
         self._failing: set[str] = set()
         self._unmarked: set[str] | None = None
         self._figures = figures or JobMetrics()
+        self._workers = workers or MetricsStore()
+        self._token_limits = TokenLimitWriter()
         self.webhook = AlertWebhook(settings)
 
     async def run(self) -> None:
@@ -120,6 +129,8 @@ class UsageLedger:
                         await self.store_batch()
                 if time.monotonic() - synced_at > SYNC_SECONDS:
                     synced_at = time.monotonic()
+                    with self._logged_failure("limits of tokens are not stored for now"):
+                        await self.store_token_limits()
                     with suppress(UnavailableError):
                         await self._sync_counters()
                         await self.mark_groups()
@@ -255,6 +266,19 @@ class UsageLedger:
             self._unmarked |= marked
             raise
 
+    async def store_token_limits(self) -> None:
+        """Stores the limits of tokens that this node's workers have seen, and checks changed budgets for alerts."""
+        if not (tokens := self._workers.take_seen_tokens()):
+            return
+        try:
+            async with self._database.write_transaction() as connection:
+                changed = await self._token_limits.write(connection, tokens)
+        except (InvalidError, UnavailableError):
+            # Workers report these tokens again.
+            self._token_limits.forget()
+            raise
+        self._services.changed_budgets |= changed
+
     async def prune(self) -> None:
         """Deletes entries that did not change for `PRUNE_AGE_MS`, and whose limit has an entry of a later period."""
         later = limit_usage.alias()
@@ -266,6 +290,7 @@ class UsageLedger:
             rows = list((await connection.execute(old.limit(MAX_PRUNED))).scalars())
             for at in range(0, len(rows), MAX_BATCH):
                 await connection.execute(delete(limit_usage).where(limit_usage.c.id.in_(rows[at : at + MAX_BATCH])))
+            await delete_unseen(connection)
 
     async def _claim_sequence(self, connection: AsyncConnection) -> bool:
         """Stores the number of this batch as the last one of this node. Returns false if the store already has the

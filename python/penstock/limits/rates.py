@@ -83,6 +83,8 @@ class RateUsage:
     def add(self, row: Mapping[str, Any]) -> None:
         """Adds one logged request to the simulations of all limits that count it."""
         owners = {("workspace_id", row["workspace_id"]), ("api_key_id", row["api_key_id"])}
+        if row["api_key_id"] is None:
+            owners.add(("user_id", row.get("user_id")))
         for owner in owners:
             for _, simulation in self._by_owner.get(owner, ()):
                 simulation.add(row["at"], row)
@@ -140,6 +142,10 @@ def _owner_key(found_rule: FoundRule) -> tuple[str, str]:
     owner = found_rule.rule["owner"]
     if owner["kind"] == "api_key":
         return "api_key_id", owner["id"]
+    if owner["kind"] == "token":
+        # Logs have e-mail addresses in lower case.
+        user = owner["slug"]
+        return "user_id", user.lower() if "@" in user else user
     return "workspace_id", found_rule.workspace_id
 
 

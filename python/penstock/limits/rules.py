@@ -22,8 +22,8 @@ MAX_LIMIT = 2**63 - 1
 
 
 class LimitOwner(NamedTuple):
-    """What a limit belongs to: `policy`, `workspace`, `api_key`, `provider` or `integration`. Error messages name it by
-    its slug.
+    """What a limit belongs to: `policy`, `workspace`, `api_key`, `provider`, `integration` or `token`. Error messages name
+    it by its slug.
     """
 
     kind: str

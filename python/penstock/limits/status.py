@@ -1,4 +1,4 @@
-"""Usage of all budgets that a caller may see: those of policies, workspaces, keys, providers and integrations."""
+"""Usage of all budgets that a caller may see: those of policies, workspaces, keys, providers, integrations and tokens."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sqlalchemy import case, or_, select, tuple_
 
 from penstock.limits.rules import LimitOwner, embedded_rules, integration_counter_id, usage_policy_rule
+from penstock.limits.token_limits import list_token_limits, to_rule
 from penstock.limits.usage import ACTIVE, USAGE_COLUMNS, shown_amount
 from penstock.store.limit_tables import limit_usage, rate_limits_policies, usage_limits_policies
 from penstock.store.tables import api_keys, integration_workspaces, integrations, providers, workspaces
@@ -62,6 +63,7 @@ async def list_rules(session: TenantSession) -> list[FoundRule]:
     for kind, table in OWNER_TABLES.items():
         rules += [rule async for rule in _owner_rules(session, kind, table)]
     rules += await _integration_rules(session)
+    rules += [FoundRule(to_rule(row), row["workspace_id"]) for row in await list_token_limits(session)]
     for row in await session.fetch_rows(_active(usage_limits_policies), usage_limits_policies):
         rules.append(FoundRule(usage_policy_rule(row), row["workspace_id"]))
     return rules

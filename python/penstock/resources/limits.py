@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
-from litestar import get, post
+from litestar import get, post, put
 from litestar.di import NamedDependency
-from litestar.params import JSONBody, QueryParameter
+from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import UNSET, Meta, UnsetType
 
 from penstock.authorization import require_scopes
@@ -31,26 +31,27 @@ from penstock.limits.rates import (
 )
 from penstock.limits.rules import LimitOwner, to_units
 from penstock.limits.simulation import LimitSimulation, SimulatedPolicy
+from penstock.limits.token_limits import reset_token_usage
 from penstock.limits.usage import shown_amount
 from penstock.log_api.service import LogService
 from penstock.log_api.visibility import open_log_access
 from penstock.metrics import MetricsStore
 from penstock.resources._analytics_graphs import Partial
-from penstock.schemas import ListResponse, format_timestamp, invalid_error
+from penstock.schemas import EmptyResponse, ListResponse, format_timestamp, invalid_error
 from penstock.store.limit_tables import rate_limits_policies, usage_limits_policies
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 TAGS = ["Limits"]
-LIST_SCOPE, FIGURES_SCOPE = "policies.list", "analytics.view"
+LIST_SCOPE, FIGURES_SCOPE, UPDATE_SCOPE = "policies.list", "analytics.view", "policies.update"
 MAX_DAYS, DEFAULT_DAYS = 90, 7
 MAX_REFUSALS, MAX_RATES, MAX_SHOWN_GROUPS = 1000, 1000, 100
 DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE = 50, 1000
 
 _Number = int | float
 OwnerKind = Annotated[
-    str, Meta(description="what has the limit: `policy`, `workspace`, `api_key`, `provider` or `integration`")
+    str, Meta(description="what has the limit: `policy`, `workspace`, `api_key`, `provider`, `integration` or `token`")
 ]
 LimitId = Annotated[str, Meta(description="id of the limit; of a policy, its id")]
 ValueKey = Annotated[str, Meta(description="values of the policy's groups; empty if the limit has no groups")]
@@ -62,6 +63,10 @@ MinUsed = Annotated[
     QueryParameter(ge=0, le=1_000_000, description="only budgets of which at least this much is used, in percent"),
 ]
 PolicyFilter = Annotated[str | None, QueryParameter(description="only this policy: its id")]
+TokenLimitId = Annotated[
+    str,
+    PathParameter(description="id of the limit: the `owner_id` of a row with the kind `token` in the list of usage"),
+]
 PageSize = Annotated[int, QueryParameter(ge=1, le=MAX_PAGE_SIZE, description="rows on a page; default 50")]
 PageNumber = Annotated[int, QueryParameter(ge=0, le=1_000_000, description="page number, from 0")]
 
@@ -71,8 +76,8 @@ class LimitedGroup(msgspec.Struct, frozen=True, kw_only=True):
 
     limit_id: LimitId
     kind: OwnerKind
-    owner_id: Annotated[str, Meta(description="id of what has the limit")]
-    owner_name: Annotated[str, Meta(description="its slug or name")]
+    owner_id: Annotated[str, Meta(description="id of what has the limit; of a token, id of the limit")]
+    owner_name: Annotated[str, Meta(description="its slug or name; of a token, its user")]
     workspace_id: WorkspaceId
     value_key: ValueKey
     dry_run: Annotated[bool, Meta(description="true if the limit refuses nothing")]
@@ -247,8 +252,9 @@ async def list_limit_usage(  # noqa: PLR0913, PLR0917 - one parameter for each f
     page_size: PageSize = DEFAULT_PAGE_SIZE,
     current_page: PageNumber = 0,
 ) -> ListResponse[LimitUsage]:
-    """Lists the usage of all budgets in their current periods: those of policies, workspaces, keys, providers and
-    integrations. Sorted by the used share, highest first.
+    """Lists the usage of all budgets in their current periods: those of policies, workspaces, keys, providers,
+    integrations and tokens. Sorted by the used share, highest first. A budget of a token has the amounts of the token
+    that was seen last.
     """
     async with context.read_session(workspace_id) as session:
         entries = await limit_status.list_usage(session, await limit_status.list_rules(session), status)
@@ -300,8 +306,8 @@ async def list_rate_usage(
     workspace_id: WorkspaceFilter = None,
     min_used_percent: MinUsed = 0,
 ) -> RateUsageList:
-    """Lists how close the logged requests came to rate limits: those of policies, workspaces, keys, providers and
-    integrations. The one of which most was used in one window comes first.
+    """Lists how close the logged requests came to rate limits: those of policies, workspaces, keys, providers,
+    integrations and tokens. The one of which most was used in one window comes first.
     """
     access = await open_log_access(context, workspace_id or "*", "figures")
     async with context.read_session(workspace_id) as session:
@@ -402,6 +408,21 @@ async def simulate_policy(
         ],
         partial=True if log_service.is_partial else UNSET,
     )
+
+
+@put(
+    "/tokens/{key:str}/reset",
+    guards=[require_scopes(UPDATE_SCOPE)],
+    summary="Reset usage of a token's budget",
+    tags=TAGS,
+)
+async def reset_token_limit(key: TokenLimitId, context: NamedDependency[RequestContext]) -> EmptyResponse:
+    """Sets the usage of a budget that tokens of a user carry to 0, in the current period. It is the same in all workspaces
+    of the organisation, so a key of one workspace cannot reset what the user has used in others, too.
+    """
+    async with context.write_session() as session:
+        await reset_token_usage(session, key)
+        return EmptyResponse()
 
 
 async def _find_policy(session: TenantSession, data: SimulationRequest) -> SimulatedPolicy:
@@ -534,4 +555,11 @@ def _to_refusal(group: RefusedGroup, owner: dict[str, Any] | None) -> LimitRefus
     )
 
 
-routes = [list_limit_usage, list_rate_usage, list_limit_refusals, list_unmatched_policies, simulate_policy]
+routes = [
+    list_limit_usage,
+    list_rate_usage,
+    list_limit_refusals,
+    list_unmatched_policies,
+    simulate_policy,
+    reset_token_limit,
+]

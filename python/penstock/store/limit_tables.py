@@ -62,7 +62,7 @@ rate_limits_policies = Table(
 )
 
 # Usage that counts towards a limit, by value of the policy's groups and period. A limit belongs to a policy, key,
-# provider, workspace or integration, so its id refers to no single table.
+# provider, workspace, integration or token, so its id refers to no single table.
 limit_usage = Table(
     "limit_usage",
     metadata,
@@ -80,6 +80,32 @@ limit_usage = Table(
     # Number of resets of the usage. When it grows, the counters of the data plane start again.
     Column("resets", BigInteger, nullable=False),
     Column("updated_at", BigInteger, nullable=False, index=True),
+)
+
+# Limits that tokens carry in their claims, as the data plane has seen them last. Amounts are in requests, tokens or
+# nano-dollars. A user has the same limit and usage in all workspaces of an organisation.
+token_limits = Table(
+    "token_limits",
+    metadata,
+    id_column(),
+    foreign_key_column("organisations"),
+    foreign_key_column("workspaces", ends_with_it=True),
+    Column("limit_id", NAME, nullable=False),
+    Column("user_name", NAME, nullable=False),
+    # `usage` or `rate`.
+    Column("kind", SHORT_TEXT, nullable=False),
+    Column("type", SHORT_TEXT, nullable=False),
+    Column("amount", BigInteger, nullable=False),
+    Column("alert", BigInteger),
+    # Unit of a rate limit, such as `minute`.
+    Column("unit", SHORT_TEXT),
+    # Period of a budget.
+    Column("period_start", BigInteger),
+    Column("period_end", BigInteger),
+    Column("seen_at", BigInteger, nullable=False, index=True),
+    Index(None, "limit_id", "workspace_id", unique=True),
+    Index(None, "workspace_id", "seen_at"),
+    Index(None, "organisation_id", "seen_at"),
 )
 
 # Nodes that report usage. `sequence` is the number of the last batch that the ledger contains, and `seen_at` the time

@@ -68,6 +68,7 @@ SIMULATED = {"refused": 5, "matched": 50, "refused_percent": 10.0, "groups": 3, 
 
 def respond(_method: str, path: str, _body: Any) -> Any:
     return {
+        "/v1/limits/tokens/t-1/reset": {},
         "/v1/limits/usage": {"data": [USAGE], "total": 1},
         "/v1/limits/rates": {"data": [RATE], "total": 1, "complete": True},
         "/v1/limits/unmatched": {"data": [UNMATCHED], "total": 1, "complete": False},
@@ -90,6 +91,15 @@ def test_lists_budgets_that_are_close_to_their_limit(api: PretendedApi):
     assert rows[3] == ["api_key", "app", "-", "7", "57", "60", "requests", "rpm", "95"]
     output = json.loads(api.run("limits", "near", "--json").output)
     assert (output["budgets"]["data"], output["rates"]["data"]) == ([USAGE], [RATE])
+
+
+def test_resets_the_budgets_of_a_users_tokens(api: PretendedApi, monkeypatch: pytest.MonkeyPatch):
+    done = api.run("limits", "reset", "budget")
+    assert (done.exit_code, "no token of 'budget'" in done.output) == (1, True)
+    monkeypatch.setitem(USAGE, "kind", "token")
+    monkeypatch.setitem(USAGE, "owner_id", "t-1")
+    done = api.run("limits", "reset", "budget")
+    assert (done.exit_code, done.output) == (0, "reset $18.50 cost of budget\n")
 
 
 def test_lists_policies_that_match_nothing(api: PretendedApi):

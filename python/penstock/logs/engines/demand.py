@@ -19,6 +19,7 @@ DEMAND_COLUMNS = (
     *(
         "workspace_id",
         "workspace_slug",
+        "user_id",
         "api_key_id",
         "api_key_name",
         "virtual_key",

@@ -242,6 +242,7 @@ fn collect_counters(state: &GatewayState) -> Bytes {
     read["worker"] = state.settings.worker.into();
     read["pid"] = std::process::id().into();
     read["held"] = serde_json::json!(state.limiter.list_held(crate::limits::now_ms()));
+    read["tokens"] = state.limiter.seen_tokens.take_report(crate::limits::now_ms()).into();
     if let Some(spool) = &state.record_sink.spool {
         let counters = spool.counters();
         read["records"] = counters.records.into();

@@ -16,6 +16,8 @@ const MAX_LIMITS: usize = 16;
 /// Maximum number of characters of a user in the id of a limit, of which the store accepts 255. A longer user is
 /// replaced by its digest.
 const MAX_USER_CHARS: usize = 196;
+/// Limit of a budget that has only an alert threshold, as for keys.
+const NO_LIMIT: u64 = i64::MAX.unsigned_abs();
 const NANODOLLARS_PER_DOLLAR: f64 = 1e9;
 
 #[derive(Deserialize)]
@@ -24,6 +26,8 @@ struct UsageClaim {
     measure: Option<Measure>,
     #[serde(default)]
     credit_limit: Option<f64>,
+    #[serde(default)]
+    alert_threshold: Option<f64>,
     #[serde(default)]
     periodic_reset: Option<ResetName>,
     #[serde(default)]
@@ -86,11 +90,16 @@ pub fn compile_claims(
     let mut rules = Vec::new();
     for claim in list_claims::<UsageClaim>(usage)? {
         let measure = claim.measure.unwrap_or(Measure::Cost);
-        let Some(most) = claim.credit_limit else { continue };
-        if !(0.0..1e15).contains(&most) {
-            return Err(InvalidClaim);
+        let convert = |amount: f64| match measure {
+            _ if !(0.0..1e15).contains(&amount) => Err(InvalidClaim),
+            Measure::Cost => Ok(to_units(amount * NANODOLLARS_PER_DOLLAR)),
+            Measure::Tokens | Measure::Requests => Ok(to_units(amount)),
+        };
+        let limit = claim.credit_limit.map(convert).transpose()?;
+        let alert = claim.alert_threshold.map(convert).transpose()?;
+        if limit.is_none() && alert.is_none() {
+            continue;
         }
-        let limit = if measure == Measure::Cost { most * NANODOLLARS_PER_DOLLAR } else { most };
         let window = match (claim.periodic_reset, claim.periodic_reset_days) {
             (None, None) => LimitWindow::Period { start_ms: 1, end_ms: None },
             (Some(ResetName::Weekly), None) => LimitWindow::Recurring(Recurrence::Week),
@@ -99,7 +108,10 @@ pub fn compile_claims(
             _ => return Err(InvalidClaim),
         };
         let id = format!("{name}:usage:{}:", measure.name()).into();
-        rules.push(LimitRule::for_all_requests(owner(), tenant, measure, to_units(limit), window, id));
+        let limit = limit.unwrap_or(NO_LIMIT);
+        let mut rule = LimitRule::for_all_requests(owner(), tenant, measure, limit, window, id);
+        rule.alert = alert;
+        rules.push(rule);
     }
     for claim in list_claims::<RateClaim>(rates)? {
         if claim.measure == Measure::Cost {
@@ -155,6 +167,10 @@ mod tests {
         ];
         assert_eq!(compile(&usage, &rates).unwrap(), expected);
         assert_eq!(compile(&json!([]), &Value::Null), Ok(Vec::new()));
+        // Without a limit, usage is only counted for the alert.
+        let only_alert = compile(&json!({"alert_threshold": 1}), &Value::Null).unwrap();
+        assert_eq!(only_alert[0].1, NO_LIMIT);
+        assert_eq!(compile(&json!({"type": "cost"}), &Value::Null), Ok(Vec::new()));
     }
 
     #[test]
@@ -180,6 +196,7 @@ mod tests {
             json!("5"),
             json!([5]),
             json!([{"credit_limit": -1}]),
+            json!([{"credit_limit": 1, "alert_threshold": -1}]),
             json!([{"credit_limit": 1, "periodic_reset": "daily"}]),
             json!([{"credit_limit": 1, "periodic_reset": "weekly", "periodic_reset_days": 3}]),
             json!([{"credit_limit": 1, "periodic_reset_days": 366}]),

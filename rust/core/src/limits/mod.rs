@@ -14,6 +14,7 @@ pub mod node_counters;
 pub mod recent;
 pub mod request_holds;
 pub mod rule;
+pub mod seen_tokens;
 pub mod shared_counter;
 mod value_pattern;
 pub mod window;

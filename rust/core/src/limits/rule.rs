@@ -213,6 +213,8 @@ pub struct LimitRule {
     pub measure: Measure,
     /// Amount that the limit allows: requests, tokens or nano-dollars.
     pub limit: u64,
+    /// Amount at which an alert is sent; only in limits of tokens, because the control process knows the others.
+    pub alert: Option<u64>,
     pub window: LimitWindow,
     pub enforcement: Enforcement,
     /// True if the limit only counts and reports.
@@ -243,6 +245,7 @@ impl LimitRule {
             tenant,
             measure,
             limit,
+            alert: None,
             window,
             enforcement: Enforcement::Soft,
             is_dry_run: false,
@@ -460,6 +463,7 @@ fn compile_limit(row: PublishedLimit, tenant: TenantId) -> Result<LimitRule, (&'
         tenant,
         measure: row.measure,
         limit: row.limit,
+        alert: None,
         window,
         enforcement: row.enforcement,
         is_dry_run: row.dry_run,

@@ -77,6 +77,9 @@ pub(crate) async fn admit_request(
         return Ok(());
     }
     let started_at = Instant::now();
+    if let Some((rules, workspace)) = caller.key.and_then(|key| key.limits.as_ref()).zip(caller.find_workspace()) {
+        state.limiter.seen_tokens.add(rules, workspace);
+    }
     let mut holds = new_holds(state);
     if client_request.head.is_guardrail_question {
         // A guardrail sent this request, not the caller, so only its tokens and its cost count.

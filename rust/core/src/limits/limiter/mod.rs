@@ -22,6 +22,7 @@ use super::{
     node_counters::NodeCounters,
     now_ms as current_ms,
     rule::{Enforcement, LimitRule},
+    seen_tokens::SeenTokens,
 };
 use crate::state::shared::redis::RedisClient;
 
@@ -37,6 +38,7 @@ pub struct Limiter {
     /// Counters of all nodes, if Redis is configured. They replace those of this node.
     cluster: Option<ClusterLimiter>,
     pub metrics: LimitMetrics,
+    pub seen_tokens: SeenTokens,
 }
 
 impl Limiter {
@@ -50,6 +52,7 @@ impl Limiter {
             worker_count: worker_count.max(1),
             cluster: None,
             metrics: LimitMetrics::default(),
+            seen_tokens: SeenTokens::default(),
         }
     }
 
