@@ -123,9 +123,13 @@ impl ResponseMeter {
                 }
             }
             Self::AwsFrames(meter) => {
+                // Usage comes at the end, so a truncated stream has none.
+                let text_bytes = Some(meter.text_bytes()).filter(|length| is_cut && *length > 0);
+                let countable_content = text_bytes.map(CountableResponse::ByteLength);
                 let StreamSummary { usage, is_terminated: terminated, has_error_event: failed, .. } = meter.finish();
                 MeteredResponse {
                     usage,
+                    countable_content: countable_content.filter(|_| usage.is_none() && !failed),
                     is_event_stream: true,
                     has_end_marker: Some(failed || terminated),
                     has_failed: failed,

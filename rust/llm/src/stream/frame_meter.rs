@@ -14,6 +14,8 @@ use crate::{
 
 /// Maximum length of a frame; Bedrock sends no longer ones.
 const MAX_FRAME_BYTES: usize = 16 * 1024 * 1024;
+/// Maximum depth at which the delta of an event has text.
+const MAX_DELTA_DEPTH: usize = 4;
 
 /// Usage meter for a stream of frames, in chunks of any size.
 #[derive(Debug)]
@@ -25,6 +27,7 @@ pub struct FrameMeter {
     has_content: bool,
     is_terminated: bool,
     has_error_event: bool,
+    text_bytes: u64,
 }
 
 impl Default for FrameMeter {
@@ -37,6 +40,7 @@ impl Default for FrameMeter {
             has_content: false,
             is_terminated: false,
             has_error_event: false,
+            text_bytes: 0,
         }
     }
 }
@@ -66,6 +70,11 @@ impl FrameMeter {
         self.is_terminated
     }
 
+    /// Returns the length of the generated text so far, in bytes of JSON.
+    pub fn text_bytes(&self) -> u64 {
+        self.text_bytes
+    }
+
     /// Returns true if the provider has reported usage.
     pub fn has_usage(&self) -> bool {
         self.counts.has_counts()
@@ -90,6 +99,7 @@ impl FrameMeter {
             _ if frame.is_exception => self.has_error_event = true,
             "messageStop" => self.is_terminated = true,
             "metadata" => self.read_event(&frame.payload),
+            "contentBlockDelta" => self.text_bytes += text_length(&frame.payload, MAX_DELTA_DEPTH),
             "chunk" => {
                 if let Some(event) = decode_chunk_event(&frame.payload) {
                     self.read_event(&event);
@@ -107,6 +117,7 @@ impl FrameMeter {
             match key {
                 b"usage" => self.counts.read_usage(value),
                 b"message" => self.read_event(value),
+                b"delta" => self.text_bytes += text_length(value, MAX_DELTA_DEPTH),
                 b"model" if self.model.is_none() => self.model = unescape(value),
                 b"type" => {
                     self.is_terminated |= value == b"\"message_stop\"";
@@ -122,6 +133,24 @@ impl FrameMeter {
             Ok(())
         });
     }
+}
+
+/// Returns the length of the texts in an object and its inner objects, up to a depth. Names of types and the padding (`p`)
+/// of frames are no text of the model.
+fn text_length(object: &[u8], depth: usize) -> u64 {
+    let mut length = 0;
+    let _ = for_each_field(object, |key, at| {
+        let value = &object[at];
+        match value.first() {
+            Some(b'"') if !matches!(key, b"type" | b"p" | b"stop_reason") => {
+                length += value.len().saturating_sub(2) as u64
+            }
+            Some(b'{') if depth > 1 => length += text_length(value, depth - 1),
+            _ => (),
+        }
+        Ok(())
+    });
+    length
 }
 
 /// Returns true for the names of frames without content and without a finish reason.
@@ -163,6 +192,21 @@ mod tests {
             assert_eq!((usage.input, usage.cache_read, usage.output, usage.total()), (7, 3, 5, 15));
             assert!(summary.is_terminated && !summary.has_error_event);
         }
+    }
+
+    #[test]
+    fn measures_the_generated_text() {
+        let mut meter = FrameMeter::default();
+        let delta = |content: &str| {
+            let payload = format!("{{\"contentBlockIndex\":0,\"delta\":{content},\"p\":\"abcdefgh\"}}");
+            encode_frame("event", "contentBlockDelta", payload.as_bytes())
+        };
+        meter.feed(&delta(r#"{"text":"hello"}"#));
+        meter.feed(&delta(r#"{"toolUse":{"input":"{}"}}"#));
+        let event = STANDARD.encode(r#"{"type":"content_block_delta","delta":{"type":"text_delta","text":" you"}}"#);
+        meter.feed(&encode_frame("event", "chunk", format!("{{\"bytes\":\"{event}\"}}").as_bytes()));
+        meter.feed(&encode_frame("event", "messageStart", br#"{"role":"assistant"}"#));
+        assert_eq!(meter.text_bytes(), 11);
     }
 
     #[test]
