@@ -240,6 +240,11 @@ class TenantSession(TenantStore):
         """True if the operator lets stored configs use the identity of this machine."""
         return self._services.lends
 
+    @property
+    def max_policies(self) -> int:
+        """Maximum number of active policies of a workspace."""
+        return self._services.max_policies
+
     def file_provider_slugs(self) -> frozenset[str]:
         """Returns the slugs of the providers in the settings file, which all workspaces may use."""
         return self._services.file_provider_slugs()
@@ -529,6 +534,7 @@ class Services:
         self.limits = settings.routing.target_limits
         self.key_prefix = settings.store.key_prefix
         self.lends = settings.identity.allow_provider_use
+        self.max_policies = settings.limits.workspace_policies
         self.fetcher = Fetcher(settings)
         self.header_aliases = settings.security.header_aliases
         self.database = database

@@ -35,9 +35,6 @@ if TYPE_CHECKING:
 ACTIVE, ARCHIVED = "active", "archived"
 USAGE_POLICIES = Resource("policies", usage_limits_policies, publishes=True)
 RATE_POLICIES = Resource("policies", rate_limits_policies, publishes=True)
-# Maximum number of active policies of a workspace, both kinds together. The data plane compares each request with all
-# of them.
-MAX_ACTIVE_POLICIES = 200
 MAX_CONDITIONS, MAX_CONDITION_VALUES, MAX_VALUE_CHARS, MAX_KEY_CHARS = 20, 100, 512, 128
 MAX_DESCRIPTION_CHARS = 500
 METADATA_PREFIX = "metadata."
@@ -276,13 +273,15 @@ def reject_other_status(row: Row, status: str = ACTIVE) -> None:
 
 
 async def reject_too_many(session: TenantSession) -> None:
-    """Raises ConflictError if the workspace already has `MAX_ACTIVE_POLICIES` active policies."""
+    """Raises ConflictError if the workspace already has as many active policies, of both kinds together, as the settings
+    allow.
+    """
     counts = [
         await session.count(table, [table.c.status == ACTIVE])
         for table in (usage_limits_policies, rate_limits_policies)
     ]
-    if sum(counts) >= MAX_ACTIVE_POLICIES:
-        reason = f"has {sum(counts)} active policies; at most {MAX_ACTIVE_POLICIES} are allowed: delete one first"
+    if sum(counts) >= session.max_policies:
+        reason = f"has {sum(counts)} active policies; at most {session.max_policies} are allowed: delete one first"
         raise ConflictError(f"workspace_id {reason}", [Problem("workspace_id", reason)])
 
 

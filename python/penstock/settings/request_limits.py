@@ -22,6 +22,14 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             description="URL that alerts of budgets are posted to as JSON, once in each period when a budget reaches its alert threshold or its limit"
         ),
     ] = None
+    workspace_policies: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=2000,
+            description="maximum number of active policies of a workspace; each request is compared with all of them, at about 15 ns each",
+        ),
+    ] = 200
     buffered_body_bytes: Annotated[
         int,
         Meta(

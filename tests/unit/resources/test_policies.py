@@ -13,6 +13,7 @@ from tests.unit.kit.test_limits import FakeClock
 from penstock.ids import new_id
 from penstock.limits import policies as limit_policies
 from penstock.limits import usage
+from penstock.settings import Limits
 from penstock.store.limit_tables import limit_usage, usage_limits_policies
 from penstock.store.tables import workspaces
 from tests.unit.resources.management_api import ManagementClient, run_scenario
@@ -485,10 +486,10 @@ def test_raised_limit_reactivates_and_raised_threshold_clears_its_alert(
     run_scenario(bootstrapped_url, scenario)
 
 
-def test_number_of_active_policies_is_limited(bootstrapped_url: Secret, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(limit_policies, "MAX_ACTIVE_POLICIES", 2)
-
+def test_setting_limits_the_number_of_active_policies(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
+        assert api.app.state["services"].max_policies == Limits().workspace_policies
+        api.app.state["services"].max_policies = 2
         first_workspace, second_workspace = [(await api.create_workspace(name))["id"] for name in ("here", "there")]
         policy = await create_policy(api, USAGE, first_workspace)
         await create_policy(api, RATE, first_workspace)

@@ -97,7 +97,8 @@ def build_list_query(
 async def create_policy(session: TenantSession, data: NewRateLimitsPolicy) -> CreatedPolicy:
     """Creates a policy. Requests over the limit are rejected with status 429.
 
-    The workspace is required, unless the key belongs to one. A workspace has at most 200 active policies.
+    The workspace is required, unless the key belongs to one. The setting
+    `limits.workspace_policies` bounds the active policies of a workspace.
     """
     session.caller.check_organisation(data.organisation_id)
     rules = _key_rules(data.target)

@@ -158,7 +158,8 @@ def build_list_query(
 async def create_policy(session: TenantSession, data: NewUsageLimitsPolicy) -> CreatedPolicy:
     """Creates a policy. Requests over the limit are rejected with status 412.
 
-    The workspace is required, unless the key belongs to one. A workspace has at most 200 active policies.
+    The workspace is required, unless the key belongs to one. The setting
+    `limits.workspace_policies` bounds the active policies of a workspace.
     """
     session.caller.check_organisation(data.organisation_id)
     limit = limits.UsageLimits(**{name: getattr(data, name) for name in limits.USAGE_FIELDS})
