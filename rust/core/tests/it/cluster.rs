@@ -10,7 +10,12 @@ use std::{
 };
 
 use futures_util::future::join_all;
-use penstock_core::limits::now_ms;
+use penstock_core::limits::{
+    hold::{Hold, RuleRef, TakeTurn},
+    limiter::Limiter,
+    node_counters::NodeCounters,
+    now_ms,
+};
 use penstock_mock::Server;
 use serde_json::{Value, json};
 use tokio::{task::JoinSet, time::sleep};
@@ -303,4 +308,106 @@ async fn faulty_redis_admits_no_more_than_the_limit() {
         assert!(used <= 3000, "{used}");
     }
     assert_eq!(used, 3000);
+}
+
+const SIMULATED_LIMIT: u64 = 40;
+
+/// Nodes that share Redis under a simulated clock, and the naive log of what they admitted.
+struct SimulatedNodes {
+    limiters: Vec<Limiter>,
+    /// Contains no budgets, so that nothing is recorded.
+    ledger: NodeCounters,
+    /// Time and amount of each admission.
+    log: Vec<(u64, u64)>,
+    open: Vec<(usize, usize, Hold)>,
+    _clients: Vec<TestGateway>,
+}
+
+impl SimulatedNodes {
+    async fn start(server: &RedisServer) -> Self {
+        let connect =
+            async || start_node_that_waits("http://127.0.0.1:18080", &server.url(), Duration::from_secs(5)).await;
+        let clients = vec![connect().await, connect().await, connect().await];
+        let new_limiter = |client: &TestGateway| {
+            let redis = client.state.shared.redis.as_ref();
+            Limiter::new(NodeCounters::new(None), fastrand::u64(..), 1).with_redis(redis, 0)
+        };
+        let limiters = clients.iter().map(new_limiter).collect();
+        Self { limiters, ledger: NodeCounters::new(None), log: Vec::new(), open: Vec::new(), _clients: clients }
+    }
+
+    async fn report(&self, now: u64) {
+        for limiter in &self.limiters {
+            limiter.cluster().unwrap().report(&self.ledger, now, false).await;
+        }
+    }
+
+    async fn send(&mut self, random: &mut fastrand::Rng, rule: &RuleRef, amount: u64, now: u64) {
+        let node = random.usize(..self.limiters.len());
+        let (limiter, mut turn) = (&self.limiters[node], TakeTurn::default());
+        let hold = loop {
+            match limiter.take_once(rule.clone(), "", amount, turn, now) {
+                Ok((hold, _)) => break hold,
+                Err(_) if turn.is_last => return,
+                Err(_) => {
+                    limiter.cluster().unwrap().acquire(rule, "", amount, &self.ledger, now).await;
+                    turn = TakeTurn::LAST;
+                }
+            }
+        };
+        self.log.push((now, hold.amount));
+        self.open.push((node, self.log.len() - 1, hold));
+    }
+
+    /// Settles a request that may have used less than it reserved.
+    fn end_one(&mut self, random: &mut fastrand::Rng, now: u64) {
+        if !self.open.is_empty() {
+            let (node, entry, hold) = self.open.swap_remove(random.usize(..self.open.len()));
+            let used = random.u64(1..=hold.amount);
+            self.limiters[node].settle(&hold, used, now);
+            self.log[entry].1 = used;
+        }
+    }
+
+    /// Compares the window that ends now with the log. The fullest window ends with the newest admission.
+    fn check(&self, now: u64, is_sliding: bool) {
+        let start = if is_sliding { now + 1 - 1000 } else { now - now % 1000 };
+        let sum: u64 = self.log.iter().rev().take_while(|(at, _)| *at >= start).map(|(_, amount)| amount).sum();
+        assert!(sum <= SIMULATED_LIMIT, "{sum} in the window from {start} to {now}");
+    }
+}
+
+#[tokio::test]
+async fn leases_admit_no_more_than_a_naive_log_allows() {
+    let server = RedisServer::start().await;
+    let mut nodes = SimulatedNodes::start(&server).await;
+    for (seed, (measure, is_sliding)) in
+        [("requests", false), ("requests", true), ("tokens", false), ("tokens", true)].into_iter().enumerate()
+    {
+        let mut random = fastrand::Rng::with_seed(seed as u64);
+        let window = json!({"unit": "second", "sliding": is_sliding});
+        let id = format!("{measure}-{is_sliding}");
+        let rule = rule(&json!({"id": id, "type": measure, "limit": SIMULATED_LIMIT, "window": window}));
+        let max_amount: u64 = if measure == "tokens" { 5 } else { 1 };
+        nodes.log.clear();
+        nodes.open.clear();
+        let begin = now_ms().next_multiple_of(1000) + 1000 * seed as u64 * 20;
+        let (mut now, mut reported) = (begin, 0);
+        // Requests at twice the limit, in fifteen windows.
+        while now < begin + 15_000 {
+            now += random.u64(0..=24 * max_amount.div_ceil(2));
+            if now >= reported + 50 {
+                reported = now;
+                nodes.report(now).await;
+            }
+            let amount = random.u64(1..=max_amount);
+            nodes.send(&mut random, &rule, amount, now).await;
+            nodes.check(now, is_sliding);
+            if measure == "tokens" && random.bool() {
+                nodes.end_one(&mut random, now);
+            }
+        }
+        let admitted: u64 = nodes.log.iter().map(|(_, amount)| amount).sum();
+        assert!(admitted >= 15 * SIMULATED_LIMIT / 2, "{admitted} {measure} {is_sliding}");
+    }
 }

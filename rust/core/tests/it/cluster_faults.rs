@@ -13,6 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use futures_util::future::join_all;
 use penstock_core::limits::{hold::RuleRef, limiter::Limiter, node_counters::NodeCounters, now_ms};
 use redis::aio::MultiplexedConnection;
 use serde_json::json;
@@ -29,6 +30,8 @@ use crate::harness::{
 const LIMIT: u64 = 6000;
 /// Requests that each node sends while Redis fails. That is less than what it has taken in advance.
 const REQUESTS: usize = 40;
+/// Maximum time after a fault until all nodes use Redis again.
+const MAX_RECOVERY: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
@@ -136,12 +139,38 @@ async fn use_from_each(nodes: &LimitedNodes, rule: &RuleRef, count: usize) -> us
     count * nodes.nodes.len()
 }
 
+/// Limits of further kinds: a sliding window of tokens, a hard budget in dollars, and a soft budget of tokens.
+fn other_kinds() -> [RuleRef; 3] {
+    [
+        json!({"id": "t", "type": "tokens", "limit": LIMIT, "window": {"unit": "week", "sliding": true}}),
+        json!({"id": "h", "type": "cost", "limit": LIMIT, "period": {"start": 1}, "enforcement": "hard"}),
+        json!({"id": "s", "type": "tokens", "limit": LIMIT, "period": {"start": 1}}),
+    ]
+    .map(|fields| rule(&fields))
+}
+
+/// Uses up a limit of which this much is used.
+async fn use_up(nodes: &LimitedNodes, rule: &RuleRef, mut used: usize, fault: Fault) {
+    let mut rounds = 0;
+    while used < LIMIT as usize && rounds < 200 {
+        rounds += 1;
+        used += nodes.spend(rule, 5, 50, 1).await as usize;
+        assert!(used <= LIMIT as usize, "{fault:?} {}: {used}", rule.id);
+        sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(used, LIMIT as usize, "{fault:?} {}", rule.id);
+}
+
 async fn check_fault(fault: Fault) {
     let options: &[&str] = if fault == Fault::NoScripts { &["--rename-command", "EVAL", ""] } else { &[] };
     let mut redis = FaultyRedis::start(options).await;
     let nodes = LimitedNodes::start(&redis.url()).await;
     let day = rule(&json!({"limit": LIMIT, "window": {"unit": "day"}}));
     let mut used = use_from_each(&nodes, &day, 3).await;
+    let others = other_kinds();
+    for rule in &others {
+        use_from_each(&nodes, rule, 3).await;
+    }
     let slow_before: Vec<u64> = nodes.nodes.iter().map(timed_out_lookups).collect();
     let began = Instant::now();
     redis.begin(fault).await;
@@ -154,18 +183,19 @@ async fn check_fault(fault: Fault) {
         let slow = timed_out_lookups(node) - before;
         assert!(slow <= max_slow, "{fault:?}: {slow} slow calls");
     }
+    let admitted = join_all(others.iter().map(|rule| send_slowly(&nodes, rule, REQUESTS))).await;
+    assert_eq!(admitted, [REQUESTS * NODES; 3], "{fault:?}");
     redis.end(fault).await;
+    let ended = Instant::now();
     for node in &nodes.nodes {
         wait_until("Redis is well again", || is_redis_available(node)).await;
     }
-    let mut rounds = 0;
-    while used < LIMIT as usize && rounds < 200 {
-        rounds += 1;
-        used += nodes.spend(&day, 5, 50, 1).await as usize;
-        assert!(used <= LIMIT as usize, "{fault:?}: {used}");
-        sleep(Duration::from_millis(50)).await;
-    }
-    assert_eq!(used, LIMIT as usize, "{fault:?}");
+    let recovery = ended.elapsed();
+    assert!(recovery <= MAX_RECOVERY, "{fault:?}: {recovery:?}");
+    // Three requests of each node came before the fault.
+    let known = (3 + REQUESTS) * NODES;
+    let others = join_all(others.iter().map(|rule| use_up(&nodes, rule, known, fault)));
+    tokio::join!(use_up(&nodes, &day, used, fault), others);
 }
 
 #[tokio::test]
