@@ -84,10 +84,16 @@ def run_nodes(
         yield [item, two, three]
 
 
-def send_chat(node: Gateway, key: str, *, tokens: int, stream: bool = False, model: str = "mock") -> Response:
+def send_chat(
+    node: Gateway, key: str, *, tokens: int, stream: bool = False, model: str = "mock", choices: int = 1
+) -> Response:
     body = {"model": model, "messages": [{"role": "user", "content": "hi"}], "max_tokens": tokens, "stream": stream}
+    return send_json(node, key, CHAT_PATH, {**body, "n": choices})
+
+
+def send_json(node: Gateway, key: str, path: str, body: object) -> Response:
     headers = {"x-gateway-api-key": key, "x-gateway-provider": "mock", **JSON_HEADERS}
-    return send_raw_request(node.base_url, CHAT_PATH, json.dumps(body).encode(), headers)
+    return send_raw_request(node.base_url, path, json.dumps(body).encode(), headers)
 
 
 def wait_for_key(nodes: list[Gateway], key: str) -> None:
@@ -135,12 +141,15 @@ def test_hard_budget_of_three_nodes_is_never_exceeded(nodes: list[Gateway]):
         node = nodes[number % NODES]
         is_stream = number % 4 == 0
         try:
+            if number % 6 == 5:
+                return send_json(node, caller.key, "/v1/embeddings", {"model": "mock", "input": "hi " * 5}).status
             return send_chat(
                 node,
                 caller.key,
                 tokens=sizes[number],
                 stream=is_stream,
                 model="mock?chunk_ms=40" if is_stream else "mock",
+                choices=2 if number % 6 == 3 else 1,
             ).status
         except (OSError, AssertionError, ValueError):
             # The worker was killed.
@@ -168,6 +177,8 @@ def test_hard_budget_of_three_nodes_is_never_exceeded(nodes: list[Gateway]):
         return (spent, recorded) if spent == recorded else None
 
     spent, recorded = wait_for("the ledger", read_usage, 20)
+    operations = {record["operation"] for node in nodes for record in node.records(0)}
+    assert {"chatComplete", "embed"} <= operations, operations
     assert spent == recorded
     assert spent <= NANODOLLARS, spent
     # The part that the killed worker had reserved comes back after a minute. A request reserves its highest possible

@@ -141,18 +141,22 @@ class LoggedRecord(NamedTuple):
     key: str | None
     offset: int
     length: int
+    tokens: int | None
+    limits: str | None
 
 
 def read_logged(folder: Path) -> dict[str, list[LoggedRecord]]:
     """Returns the records of each trace, read from the files of the stopped log store."""
     logged: dict[str, list[LoggedRecord]] = collections.defaultdict(list)
-    location = ", ".join(f"coalesce(a.{name}, r.{name})" for name in ("body_key", "body_offset", "body_length"))
+    location = ", ".join(
+        f"coalesce(a.{name}, r.{name})" for name in ("body_key", "body_offset", "body_length", "total_units")
+    )
     with duckdb.connect(folder / "records.duckdb", read_only=True) as connection:
-        columns = "id, trace_id, outcome, body, body_key, body_offset, body_length"
+        columns = "id, trace_id, outcome, body, body_key, body_offset, body_length, total_units, limits"
         sources = [f"SELECT {columns} FROM records"]  # noqa: S608 - as below
         sources += [f"SELECT {columns} FROM '{path}'" for path in (folder / "days").glob("*.parquet")]  # noqa: S608 - a path of the test
         rows = connection.execute(
-            f"SELECT r.trace_id, r.outcome, r.body, {location} FROM ({' UNION ALL '.join(sources)}) AS r "  # noqa: S608 - as above
+            f"SELECT r.trace_id, r.outcome, r.body, {location}, r.limits FROM ({' UNION ALL '.join(sources)}) AS r "  # noqa: S608 - as above
             "LEFT JOIN amendments AS a USING (id)"
         )
         for row in rows.fetchall():
@@ -206,6 +210,7 @@ def test_ledgers_agree_through_kills_and_outages(tmp_path: Path, own_postgres: P
             workspace = admin.create("/v1/admin/workspaces", {"name": "ledgers"})["id"]
             key = admin.with_new_key(workspace_id=workspace, scopes=["completions.write"]).key
             headers = {"x-gateway-api-key": key, "x-gateway-provider": "mock"}
+            budget = create_budget(admin, workspace)
             disturbances = Disturbances(
                 gateway,
                 {
@@ -221,8 +226,14 @@ def test_ledgers_agree_through_kills_and_outages(tmp_path: Path, own_postgres: P
             seconds = time.monotonic() - started
             wait_for("readiness after the last kill", gateway.is_ready, 60)
             wait_until_read(gateway)
+            used = wait_for_usage(admin, budget)
         logged = read_logged(tmp_path / "store" / "records")
         check_ledgers(reports, provider.served, logged)
+        counted = [
+            record.tokens or 0 for record in itertools.chain(*logged.values()) if budget in (record.limits or "")
+        ]
+        assert len(counted) > REQUESTS // 2
+        assert used == sum(counted)
 
         def read_file(key: str) -> bytes:
             """Returns a file that is in the bucket, or that waits for its upload."""
@@ -234,6 +245,26 @@ def test_ledgers_agree_through_kills_and_outages(tmp_path: Path, own_postgres: P
         check_bodies(itertools.chain(*logged.values()), read_file)
     print(f"{REQUESTS} requests in {seconds:.0f} s, {dict(disturbances.done)}")
     assert disturbances.done["edge"] == KILLS, "the clients were done before the last kill; send more requests"
+
+
+def create_budget(admin: Client, workspace: str) -> str:
+    """Creates a budget of tokens that no request exhausts; returns its id."""
+    fields = {"name": "all", "conditions": [{"key": "model", "value": "*"}], "group_by": [{"key": "workspace_id"}]}
+    limit = {"type": "tokens", "credit_limit": 10**12, "workspace_id": workspace}
+    return admin.create("/v1/policies/usage-limits", {**fields, **limit})["id"]
+
+
+def wait_for_usage(admin: Client, budget: str) -> int:
+    """Returns the usage of the budget, once it no longer changes."""
+    usages: list[int] = []
+
+    def read_usage() -> int | None:
+        rows = admin.read(f"/v1/policies/usage-limits/{budget}?include_usage=true")["value_key_usage_map"]
+        usages.append(sum(row["current_usage"] for row in rows.values()))
+        time.sleep(1)
+        return usages[-1] if usages[-4:] == usages[-1:] * 4 else None
+
+    return wait_for("the usage of the budget", read_usage, SETTLE_SECONDS)
 
 
 def wait_until_read(gateway: Gateway) -> None:

@@ -79,6 +79,20 @@ def test_adds_records_and_their_amendments(bootstrapped_url: Secret, tmp_path: P
     assert (row["value_key"], row["requests"], row["tokens"], row["measure"]) == ("ann", 3, 17, "tokens")
 
 
+def test_usage_counts_in_the_period_in_which_its_request_began(bootstrapped_url: Secret, tmp_path: Path):
+    async def steps(writer: SpoolWriter, make_ledger: Any, _folder: Path) -> None:
+        # The second request began before the reset, and ended after the first one of the next period.
+        writer.append([make_record(1, 10), make_record(2, 4, period_start=9)])
+        ledger = make_ledger()
+        await fold(ledger)
+        writer.append([make_record(3, 7), make_record(4, 0, flags=spool.AMENDMENT_FOLLOWS)])
+        writer.append([make_record(5, 2, period_start=9), make_record(4, 5, kind=spool.AMEND)])
+        await fold(ledger)
+
+    rows = run_ledger(bootstrapped_url, tmp_path, steps)
+    assert {row["period_start"]: (row["requests"], row["tokens"]) for row in rows} == {5: (3, 22), 9: (2, 6)}
+
+
 def test_batch_that_was_stored_before_a_kill_is_added_once(bootstrapped_url: Secret, tmp_path: Path):
     async def steps(writer: SpoolWriter, make_ledger: Any, folder: Path) -> None:
         writer.append([make_record(1, 10)])
