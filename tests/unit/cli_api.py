@@ -60,6 +60,9 @@ def pretended_api(respond: Callable[[str, str, Any], Any]) -> Iterator[Pretended
         def do_POST(self) -> None:
             self.do_GET()
 
+        def do_PUT(self) -> None:
+            self.do_GET()
+
         def do_DELETE(self) -> None:
             self.do_GET()
 

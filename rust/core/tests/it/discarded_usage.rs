@@ -189,7 +189,7 @@ async fn request_that_the_client_cancels_counts_its_input() {
         let (provider, gateway) = start("tokens", enforcement).await;
         for is_stream in [false, true] {
             provider.clear_ledger();
-            let before = left(&gateway, "tokens").await;
+            let before = read_remaining(&gateway, "tokens").await;
             let request = post(CHAT_PATH, &mock_target("first_ms=30000"), chat_body("mock", is_stream));
             let answer = gateway.handle_request(request);
             assert!(tokio::time::timeout(Duration::from_millis(100), answer).await.is_err(), "it was answered");
@@ -197,7 +197,7 @@ async fn request_that_the_client_cancels_counts_its_input() {
             let record = gateway.single_record();
             let used = record["total_units"].as_u64();
             assert_eq!((record["outcome"].as_str(), used), (Some("aborted"), Some(input_tokens(is_stream))));
-            assert_eq!(left(&gateway, "tokens").await, before - used.unwrap(), "{enforcement} {is_stream}");
+            assert_eq!(read_remaining(&gateway, "tokens").await, before - used.unwrap(), "{enforcement} {is_stream}");
         }
     }
 }
@@ -206,7 +206,7 @@ async fn request_that_the_client_cancels_counts_its_input() {
 async fn stream_that_the_client_cancels_counts_what_it_got() {
     let (_provider, gateway) = start("tokens", "hard").await;
     for (read, expected_output) in [(0, 0), (4, 1)] {
-        let before = left(&gateway, "tokens").await;
+        let before = read_remaining(&gateway, "tokens").await;
         let config = mock_target("chunks=1000&chunk_ms=20&usage=false");
         let response = gateway.handle_request(post(CHAT_PATH, &config, chat_body("mock", true))).await;
         let mut stream = into_stream(response);
@@ -218,7 +218,7 @@ async fn stream_that_the_client_cancels_counts_what_it_got() {
         let [input, output] = ["req_units", "res_units"].map(|field| record[field].as_u64().unwrap());
         assert_eq!(input, input_tokens(true), "{record}");
         assert!(output >= expected_output, "{record}");
-        assert_eq!(left(&gateway, "tokens").await, before - input - output, "{record}");
+        assert_eq!(read_remaining(&gateway, "tokens").await, before - input - output, "{record}");
     }
 }
 
@@ -237,13 +237,13 @@ async fn attempt_that_times_out_counts_its_input() {
     for (config, expected_status, timed_out) in
         [(&slow, 408, 0), (&retried, 408, 1), (&fallback, 200, 1), (&hedged, 200, 1)]
     {
-        let before = left(&gateway, "tokens").await;
+        let before = read_remaining(&gateway, "tokens").await;
         let (status, record) = send(&gateway, config, false).await;
         let counted = (status, discarded_amount(&record));
         assert_eq!(counted, (expected_status, timed_out * input), "{config}: {record}");
         let used = record["total_units"].as_u64().unwrap();
         assert!(status == 200 || used == input, "{config}: {record}");
-        assert_eq!(left(&gateway, "tokens").await, before - used - timed_out * input, "{config}");
+        assert_eq!(read_remaining(&gateway, "tokens").await, before - used - timed_out * input, "{config}");
     }
 }
 
@@ -251,8 +251,8 @@ async fn attempt_that_times_out_counts_its_input() {
 async fn request_that_reaches_no_provider_counts_nothing() {
     let (provider, gateway) = start("tokens", "soft").await;
     drop(provider);
-    let before = left(&gateway, "tokens").await;
+    let before = read_remaining(&gateway, "tokens").await;
     let (status, record) = send(&gateway, &json!({"provider": "mock"}), false).await;
     assert_eq!((status, record["total_units"].as_u64()), (502, None), "{record}");
-    assert_eq!(left(&gateway, "tokens").await, before);
+    assert_eq!(read_remaining(&gateway, "tokens").await, before);
 }
