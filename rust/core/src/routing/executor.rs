@@ -42,8 +42,8 @@ use crate::{
     },
 };
 
-/// Returns true if `route_request` must route the request: its config allows more than one attempt at one target, the
-/// body names the provider, hooks check it, or the client wants to know how it was routed.
+/// Returns true if `route_request` must route the request. That is so if the config allows more than one attempt, the body
+/// names the provider, or hooks check the request. It is also so if the client wants to know how it was routed.
 pub(crate) fn needs_executor(resolver: &TargetResolver<'_>, plan: &RoutePlan<'_>) -> bool {
     let control = &resolver.client_request.control;
     let is_special = control.should_explain() || control.is_nitro_mode();
