@@ -178,6 +178,7 @@ impl Settings {
 }
 
 impl Default for Settings {
+    #[allow(clippy::too_many_lines, reason = "it has one line for each setting")]
     fn default() -> Self {
         Self {
             control_socket: None,

@@ -45,10 +45,7 @@ pub(crate) async fn send_to_target(
 ) -> Result<(IncomingResponse, Deadline)> {
     let operation = client_request.route.operation;
     let (body, payload) = prepare_body(client_request, target, body).await?;
-    if let (true, Body::Complete(bytes)) = (log.bodies.is_recording(), &body) {
-        let masked = mask_secrets::mask_stored_parameters(target, bytes).await?;
-        log.bodies.set_upstream_request(masked).await;
-    }
+    record_body(target, &body, log).await?;
     let length = body_length(client_request, &body);
     let issued = match &target.grant {
         None => None,
@@ -76,15 +73,9 @@ pub(crate) async fn send_to_target(
         credentials::sign_head(target, operation, issued, &mut head, &payload)?;
     }
     log.set_upstream_head(&target.base_url.origin, &head, &state.record_sink);
-    let outgoing = OutgoingRequest {
-        head,
-        body,
-        body_framing: BodyFraming {
-            is_chunked: length == BodyLength::Chunked,
-            is_bodiless: client_request.head.method == "HEAD",
-        },
-        is_replayable: client_request.head.is_replayable(),
-    };
+    let is_bodiless = client_request.head.method == "HEAD";
+    let body_framing = BodyFraming { is_chunked: length == BodyLength::Chunked, is_bodiless };
+    let outgoing = OutgoingRequest { head, body, body_framing, is_replayable: client_request.head.is_replayable() };
     log.set_target(target, operation);
     log.is_sent = true;
     let sent = Instant::now();
@@ -98,18 +89,26 @@ pub(crate) async fn send_to_target(
         Ok(incoming) => incoming.head.status < 300,
         Err(error) => error.is_response_timeout(),
     };
-    let mut incoming = result?;
+    let incoming = result?;
     log.upstream_latency = Some(duration);
     let fetched = issued.and_then(IssuedCredential::token);
-    if mask_secrets::may_repeat_secrets(&incoming) {
+    log.has_masked_failure = mask_secrets::may_repeat_secrets(&incoming);
+    let incoming = if log.has_masked_failure {
         // Boxed, because an inline future would enlarge the future of every request.
-        incoming = Box::pin(mask_secrets::mask_stored_secrets(target, fetched, incoming, &mut deadline)).await?;
-        log.has_masked_failure = true;
+        Box::pin(mask_secrets::mask_stored_secrets(target, fetched, incoming, &mut deadline)).await?
     } else {
-        incoming = mask_secrets::mask_success(target, fetched, incoming)?;
-        log.has_masked_failure = false;
-    }
+        mask_secrets::mask_success(target, fetched, incoming)?
+    };
     Ok((incoming, deadline.response_started()))
+}
+
+/// Stores the body that is sent to the target for the record, if it records bodies.
+async fn record_body(target: &Target<'_>, body: &Body, log: &mut RequestLog) -> Result<()> {
+    if let (true, Body::Complete(bytes)) = (log.bodies.is_recording(), body) {
+        let masked = mask_secrets::mask_stored_parameters(target, bytes).await?;
+        log.bodies.set_upstream_request(masked).await;
+    }
+    Ok(())
 }
 
 /// Returns the body in the form that the target accepts, and the signed hash if the target signs requests.

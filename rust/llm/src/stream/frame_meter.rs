@@ -143,7 +143,7 @@ fn text_length(object: &[u8], depth: usize) -> u64 {
         let value = &object[at];
         match value.first() {
             Some(b'"') if !matches!(key, b"type" | b"p" | b"stop_reason") => {
-                length += value.len().saturating_sub(2) as u64
+                length += value.len().saturating_sub(2) as u64;
             }
             Some(b'{') if depth > 1 => length += text_length(value, depth - 1),
             _ => (),

@@ -148,10 +148,10 @@ mod tests {
         let charged_capacity = MAX_UNCHARGED_BYTES;
         let mut body =
             BodyCollector { bytes: Vec::new(), declared_length: declared, charged_capacity, memory_permit: None };
-        let mut moves_of_large = 0;
+        let (mut moves_of_large, chunk) = (0, vec![7; CHUNK_BYTES]);
         while body.bytes.len() < declared {
             let (length, before) = (body.bytes.len(), body.bytes.as_ptr());
-            body.append(&[7; CHUNK_BYTES][..CHUNK_BYTES.min(declared - length)]).unwrap();
+            body.append(&chunk[..CHUNK_BYTES.min(declared - length)]).unwrap();
             moves_of_large += usize::from(length > MAX_MOVED_BYTES && body.bytes.as_ptr() != before);
         }
         assert_eq!((moves_of_large, body.bytes.capacity()), (0, declared));
