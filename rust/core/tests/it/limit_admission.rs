@@ -430,8 +430,8 @@ async fn continued_stream_retains_the_reservation() {
 
 /// Locks the only counter in a folder, as a worker does that has no CPU while it changes the counter.
 fn lock_counter(folder: &Path) -> File {
-    let shards = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    let shard = shards.filter(|path| path.is_dir()).next().unwrap();
+    let mut shards = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let shard = shards.find(|path| path.is_dir()).unwrap();
     let counter = std::fs::read_dir(shard).unwrap().next().unwrap().unwrap().path();
     let file = File::open(counter).unwrap();
     file.lock().unwrap();
