@@ -394,7 +394,7 @@ mod tests {
             ),
             (format!(r#"[{{{tool}}},{{{tool},"input":"cut"#), r#""input":"cut"#),
             // The client's JSON is malformed.
-            (format!(r#"{{{tool},}}"#), r#""headers":{},"server_url":"***"}],}"#),
+            (format!("{{{tool},}}"), r#""headers":{},"server_url":"***"}],}"#),
         ] {
             let masked = String::from_utf8(mask_body_secrets(body.as_bytes()).expect(&body)).unwrap();
             assert!(!masked.contains("C-") && masked.ends_with(expected), "{masked}");

@@ -32,7 +32,7 @@ pub(super) struct CutObject<'t> {
     closers: Vec<u8>,
 }
 
-impl<'t> CutObject<'t> {
+impl CutObject<'_> {
     /// Returns the object with its missing end.
     pub(super) fn complete(&self) -> Vec<u8> {
         [&self.text[..self.used_bytes], &self.closers].concat()
