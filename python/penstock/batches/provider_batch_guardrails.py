@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
@@ -224,8 +224,8 @@ def with_request_results(response: dict[str, Any], results: list[dict[str, Any]]
     body = response.get("body")
     if not results or not isinstance(body, dict):
         return response
-    given = body.get("hook_results")
-    after: list[Any] = given.get(AFTER, []) if isinstance(given, dict) else []
+    given: Any = body.get("hook_results")
+    after: list[Any] = cast("dict[str, Any]", given).get(AFTER, []) if isinstance(given, dict) else []
     status: int = response.get("status_code", HTTPStatus.OK)
     has_failed = any(result.get("verdict") is False for result in results)
     if has_failed and status == HTTPStatus.OK:

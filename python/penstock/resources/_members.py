@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from litestar import delete, get, post, put
@@ -30,6 +30,9 @@ from penstock.organisation.members import (
 from penstock.schemas import EmptyResponse, ListResponse, row_to_struct
 from penstock.store.tables import members as rows
 from penstock.store.tables import users
+
+if TYPE_CHECKING:
+    from sqlalchemy import ColumnElement
 
 TAGS = ["Workspaces > Members"]
 UserId = Annotated[str, PathParameter(description="id of the user")]
@@ -116,7 +119,7 @@ async def list_candidates(
     """
     async with context.read_session(workspace) as session:
         inside = select(rows.c.user_id).where(rows.c.workspace_id == session.required_workspace_id)
-        conditions = [users.c.id.not_in(inside)]
+        conditions: list[ColumnElement[bool]] = [users.c.id.not_in(inside)]
         if search:
             columns = (users.c.email, users.c.first_name, users.c.last_name)
             conditions.append(or_(*(column.icontains(search, autoescape=True) for column in columns)))
