@@ -33,6 +33,7 @@ from penstock.kit.tenant_session import RequestContext, TenantSession
 from penstock.limit_fields import (
     CurrentUsageField,
     RateLimitListField,
+    ResetUsage,
     UsageLimitListField,
     WorkspaceLimitFields,
     check_workspace_limits,
@@ -140,7 +141,7 @@ class WorkspaceUpdate(WorkspaceLimitFields, frozen=True, forbid_unknown_fields=T
     defaults: DefaultsField = UNSET
     settings: RulesField = UNSET
     security_settings: SecuritySettingsField = UNSET
-    reset_usage: shared_fields.ResetUsage = False
+    reset_usage: ResetUsage = False
 
 
 class ArchiveWorkspace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
