@@ -39,8 +39,10 @@ MAX_PICTURE_BYTES = 200_000
 FAULTY_MODEL = "mock-failing?status=503"
 FILES = os.environ.get("PENSTOCK_CONSOLE_FILES", "*console*.test.mjs")
 # The files that take the longest start first.
+LONGEST_FILES = ["pages", "objects", "actions", "lists", "slow", "prompts"]
 BROWSER_TESTS = sorted(
-    (file.name for file in NODE_TESTS_DIR.glob(FILES)), key=lambda name: (name != "console-pages.test.mjs", name)
+    (file.name for file in NODE_TESTS_DIR.glob(FILES)),
+    key=lambda name: next((at for at, long in enumerate(LONGEST_FILES) if f"-{long}." in name), len(LONGEST_FILES)),
 )
 # Pattern of the names of the browser tests that run. All run without it.
 PATTERN = os.environ.get("PENSTOCK_CONSOLE_TESTS", "")
@@ -191,18 +193,23 @@ def run_browser_tests(admin: Client, environment: dict[str, str], *files: str) -
         "PICTURES": os.environ.get("PENSTOCK_CONSOLE_PICTURES", ""),
         "README_PICTURE": os.environ.get("PENSTOCK_README_PICTURE", ""),
     }
-    done = subprocess.run(
-        [shutil.which("node") or "node", "run-console.mjs", *options, *files],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=MAX_BROWSER_SECONDS,
-        stdin=subprocess.DEVNULL,
-        env={"PATH": os.environ["PATH"], "HOME": str(admin.gateway.folder), **settings, **environment},
-        cwd=NODE_TESTS_DIR,
-    )
+    try:
+        done = subprocess.run(
+            [shutil.which("node") or "node", "run-console.mjs", *options, *files],
+            check=False,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=MAX_BROWSER_SECONDS,
+            stdin=subprocess.DEVNULL,
+            env={"PATH": os.environ["PATH"], "HOME": str(admin.gateway.folder), **settings, **environment},
+            cwd=NODE_TESTS_DIR,
+        )
+    except subprocess.TimeoutExpired as error:
+        report = (error.stdout or b"").decode(errors="replace")
+        pytest.fail(f"{report}\nthe browser tests ran longer than {MAX_BROWSER_SECONDS} s", pytrace=False)
     if done.returncode:
-        pytest.fail(done.stdout + done.stderr, pytrace=False)
+        pytest.fail(done.stdout, pytrace=False)
     return done.stdout
 
 

@@ -30,6 +30,9 @@ export class Draft<T extends object, D = unknown> {
   savedByOthers = $state.raw<Opened<T, D> | null>(null);
   #base = $state.raw<T | null>(null);
   #etag = "";
+  /** Number of the newest state that was requested or saved. Older responses that arrive later are dropped. */
+  #newest = 0;
+  #renewal: Promise<void> = Promise.resolve();
   #source: Source<T, D>;
 
   constructor(source: Source<T, D>) {
@@ -57,10 +60,19 @@ export class Draft<T extends object, D = unknown> {
     }
   }
 
-  /** Loads the object again after a change of fields that this form does not have. Unsaved edits stay. */
-  async renew(): Promise<void> {
+  /**
+   * Loads the object again after a change of fields that this form does not have. Unsaved edits stay. A save waits for
+   * the response, so that it does not take this change for one of somebody else.
+   */
+  renew(): Promise<void> {
+    this.#renewal = this.#loadAgain();
+    return this.#renewal;
+  }
+
+  async #loadAgain(): Promise<void> {
+    const number = (this.#newest += 1);
     const loaded = await this.#source.load().catch(() => null);
-    if (!loaded || !this.#base) return;
+    if (!loaded || !this.#base || number !== this.#newest) return;
     this.detail = loaded.detail ?? null;
     if (!this.isDirty) this.#accept(loaded);
     // If others changed fields of this form, the old ETag stays, so that the next save reports a conflict.
@@ -69,6 +81,7 @@ export class Draft<T extends object, D = unknown> {
 
   /** Marks fields as saved, for a source that saves in several requests, of which a later one may fail. */
   markSaved(saved: Partial<T>, etag: string): void {
+    this.#newest += 1;
     if (this.#base) this.#base = { ...this.#base, ...saved };
     this.#etag = etag;
   }
@@ -85,8 +98,11 @@ export class Draft<T extends object, D = unknown> {
   async save(): Promise<boolean> {
     if (!this.isDirty || this.isSaving) return false;
     this.isSaving = true;
-    const sent = $state.snapshot(this.value) as T;
     try {
+      await this.#renewal;
+      // The changes may have been discarded meanwhile.
+      if (!this.isDirty) return false;
+      const sent = $state.snapshot(this.value) as T;
       await this.#source.save(this.changed, this.#etag);
       const saved = await this.#source.load();
       // What was typed while the request was on its way is not saved yet.
@@ -132,6 +148,7 @@ export class Draft<T extends object, D = unknown> {
   }
 
   #accept(loaded: Opened<T, D>): void {
+    this.#newest += 1;
     this.detail = loaded.detail ?? null;
     this.#base = loaded.data;
     this.value = structuredClone(loaded.data);

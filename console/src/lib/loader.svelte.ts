@@ -7,16 +7,29 @@ export class Loader<T> {
   isLoading = $state(false);
   #request: (signal: AbortSignal) => Promise<T>;
   #running: AbortController | null = null;
+  #newest: Promise<void> = Promise.resolve();
 
   constructor(request: (signal: AbortSignal) => Promise<T>) {
     this.#request = request;
     $effect(() => {
-      void this.#run();
+      this.#newest = this.#run();
       return () => this.#running?.abort();
     });
   }
 
-  reload = (): Promise<void> => untrack(() => this.#run());
+  reload = (): Promise<void> => untrack(() => (this.#newest = this.#run()));
+
+  /**
+   * Returns the data after the requests that are on their way. A change that names the state of the data needs them:
+   * with older data, a change that the user made just before would look like one of somebody else.
+   */
+  async latest(): Promise<T | null> {
+    for (let awaited: Promise<void> | undefined; awaited !== this.#newest; ) {
+      awaited = this.#newest;
+      await awaited;
+    }
+    return this.data;
+  }
 
   async #run(): Promise<void> {
     this.#running?.abort();

@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { callApi, expectCount, expectText, openPage, openSignedIn, openTab, recordBodies, refreshUntil, sendChat, settle, until } from "./console-kit.mjs";
+import { callApi, expectCount, expectText, goTo, openPage, openSignedIn, openTab, recordBodies, refreshUntil, sendChat, settle, until } from "./console-kit.mjs";
 
 const { GATEWAY, ADMIN_KEY, GUARDRAIL, LOG, WORKSPACE } = process.env;
 const MAX_DOM_ROWS = 300;
@@ -63,8 +63,8 @@ test("needs no mouse: signs in, makes, filters, opens and closes with the keyboa
   await page.keyboard.type(ADMIN_KEY);
   await page.keyboard.press("Enter");
   await page.getByRole("heading", { name: "Overview" }).waitFor();
-  await page.locator("body").press("g");
-  await page.keyboard.press("w");
+  await page.evaluate(() => document.activeElement?.blur());
+  await goTo(page, "w");
   await page.getByRole("table", { name: "Workspaces" }).waitFor();
   await tabTo("^Create a workspace$");
   await page.keyboard.press("Enter");
@@ -77,8 +77,7 @@ test("needs no mouse: signs in, makes, filters, opens and closes with the keyboa
   await page.keyboard.press("Escape");
   await page.locator("dialog").waitFor({ state: "detached" });
 
-  await page.keyboard.press("g");
-  await page.keyboard.press("l");
+  await goTo(page, "l");
   await page.getByRole("table", { name: "Logs" }).waitFor();
   await page.keyboard.press("/");
   await page.keyboard.type("mock-keys");

@@ -35,22 +35,38 @@ export async function createSession(credentials = { api_key: ADMIN_KEY }) {
   return { name, value, url: GATEWAY, httpOnly: true, sameSite: "Strict" };
 }
 
-/** Sets `window.isQuiet` for `settle`: false while the page waits for a response, or has just received one. */
+/**
+ * Sets `window.isQuiet` for `settle`: false while the page waits for a response, reads its body, or has just read it. A
+ * busy machine may need far longer for the body than for the head.
+ */
 function watchRequests(quiet) {
   let open = 0;
   let timer;
   window.isQuiet = true;
-  const send = window.fetch.bind(window);
-  window.fetch = (...request) => {
+  const track = async (action) => {
     open += 1;
     window.isQuiet = false;
     clearTimeout(timer);
-    return send(...request).finally(() => {
+    try {
+      return await action();
+    } finally {
       open -= 1;
       clearTimeout(timer);
       if (!open) timer = setTimeout(() => (window.isQuiet = true), quiet);
-    });
+    }
   };
+  const send = window.fetch.bind(window);
+  window.fetch = (...request) =>
+    track(async () => {
+      await window.recordRequest?.(...request);
+      return send(...request);
+    });
+  for (const name of ["arrayBuffer", "blob", "json", "text"]) {
+    const read = Response.prototype[name];
+    Response.prototype[name] = function () {
+      return track(() => read.call(this));
+    };
+  }
 }
 
 /** Opens a tab that collects the errors that occur in it. */
@@ -117,6 +133,24 @@ export async function openPage(page, path) {
   await settle(page);
 }
 
+/** Clicks a link to an address of the console, which does not load the document again. */
+export function clickLink(page, path) {
+  return page.evaluate((address) => {
+    const link = Object.assign(document.createElement("a"), { href: address });
+    document.body.append(link);
+    link.click();
+    link.remove();
+  }, `${GATEWAY}/console/${path}`);
+}
+
+/** Opens an address of the console by a link, and waits until everything is shown. */
+export async function followLink(page, path) {
+  await clickLink(page, path);
+  const { pathname } = new URL(`${GATEWAY}/console/${path}`);
+  await page.waitForURL((url) => url.pathname === pathname);
+  await settle(page);
+}
+
 /** Waits until `read` returns a true value, and returns it. Ignores errors of `read` until then. */
 export async function until(what, read, timeout = WAIT_MS) {
   const end = Date.now() + timeout;
@@ -127,6 +161,11 @@ export async function until(what, read, timeout = WAIT_MS) {
     if (Date.now() > end) throw new Error(`${what} does not happen`, { cause: problem.error });
     await new Promise((resolve) => setTimeout(resolve, POLL_MS));
   }
+}
+
+/** Types `g` and the letter of a page, without a pause in which the first key would be forgotten. */
+export function goTo(page, letter) {
+  return Promise.all([page.keyboard.press("g"), page.keyboard.press(letter)]);
 }
 
 /** Waits until the text of an element matches. */
@@ -184,11 +223,9 @@ export async function recordBodies(page) {
   const sent = [];
   await page.exposeFunction("reportBody", (one) => sent.push(one));
   await page.evaluate(() => {
-    const send = window.fetch.bind(window);
-    window.fetch = async (input, options) => {
+    window.recordRequest = async (input, options) => {
       const copy = input instanceof Request ? input.clone() : new Request(input, options);
       await window.reportBody({ method: copy.method, url: copy.url, ifMatch: copy.headers.get("if-match"), body: await copy.text() });
-      return send(input, options);
     };
   });
   return sent;

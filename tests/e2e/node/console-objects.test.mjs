@@ -179,8 +179,10 @@ test("changes the models and the workspaces of an integration", async () => {
   await page.getByLabel("Description").fill("changed later");
   await save(page);
   await page.getByRole("tab", { name: "Workspaces" }).click();
-  await page.getByRole("list", { name: "Workspaces" }).getByRole("button", { name: /^(Edit|Set) the access of (?!All)/ }).first().click();
-  const access = page.getByRole("dialog", { name: /^Access of/ });
+  // Other tests create and delete workspaces meanwhile, so this one is named.
+  const { name: workspace } = await callApi("GET", `/v1/workspaces/${WORKSPACE}`);
+  await page.getByRole("button", { name: `Set the access of ${workspace}`, exact: true }).click();
+  const access = page.getByRole("dialog", { name: `Access of ${workspace}` });
   await access.getByLabel("It may use this integration").check();
   await access.getByRole("button", { name: "Add a rate limit" }).click();
   await access.getByLabel("At most").fill("30");

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { callApi, expectCount, expectText, openSignedIn, openTab, sendChat, settle, until } from "./console-kit.mjs";
+import { callApi, clickLink, expectCount, expectText, openSignedIn, openTab, sendChat, settle, until } from "./console-kit.mjs";
 
 const { ADMIN_KEY, CONFIG, GATEWAY, GUARDRAIL, INTEGRATION, LOG, MEMBER_EMAIL, MEMBER_PASSWORD, PARTIAL, PROMPT, WORKSPACE } = process.env;
 /** Pages and sheets that show data. */
@@ -65,8 +65,7 @@ test("shows no page as empty before its data arrive", async () => {
   const early = [];
   for (const path of LISTS) {
     isHeld = true;
-    await page.evaluate((address) => document.body.append(Object.assign(document.createElement("a"), { id: "to", href: address })), `${GATEWAY}/console/${path}`);
-    await page.locator("#to").evaluate((link) => (link.click(), link.remove()));
+    await clickLink(page, path);
     await until(`a request of ${path}`, () => waiting.length);
     // The page itself is loaded now, because it has sent a request; its parts follow without another response.
     await page.evaluate(() => new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve))));
@@ -118,6 +117,45 @@ test("keeps what is typed while the form is being saved", async () => {
   assert.equal((await callApi("GET", `/v1/prompts/partials/${PARTIAL}`)).name, "House style 2");
   assert.deepEqual(faults, []);
   await context.close();
+});
+
+test("waits for its own changes before the next one, and takes none of them for one of somebody else", async () => {
+  const { slug } = await callApi("POST", "/v1/integrations", { name: "Changed twice", ai_provider_id: "openai", key: "sk-0123456789" });
+  const { page, context, faults } = await openSignedIn(`providers/integrations/${slug}?tab=models&model=gpt-4o`);
+  await settle(page);
+  const reads = await holdBack(page, "GET", new RegExp(`/v1/integrations/${slug}(/models)?$`));
+  const changes = [];
+  page.on("request", (request) => request.method() === "PUT" && changes.push(new URL(request.url()).pathname));
+  // Releases nothing more once the condition is met, so that the requests that follow wait.
+  const releaseUntil = (what, read) =>
+    until(what, async () => {
+      if (await read()) return true;
+      for (const one of reads.splice(0)) one.release();
+      return false;
+    });
+  const model = (name) => page.getByRole("checkbox", { name: `Requests may use ${name}`, exact: true });
+  await model("gpt-4o-mini").uncheck();
+  await page.getByText("Saved", { exact: true }).waitFor();
+  // The list still has the state before this change.
+  await model("gpt-4o").uncheck();
+  await until("the new list", () => reads.length);
+  assert.equal(changes.length, 1);
+  await releaseUntil("the second change", () => changes.length === 2);
+  await until("the list and the form ask for the new state", () => reads.length >= 2);
+  // The form of the other tab still has the state before the second change.
+  await page.getByRole("tab", { name: "Settings" }).click();
+  await page.getByLabel("Description").fill("changed at once");
+  await page.getByRole("button", { name: "Save", exact: true }).click();
+  await page.locator("dialog button.primary[aria-busy=true]").waitFor();
+  assert.equal(changes.length, 2);
+  await releaseUntil("the save", async () => (await page.getByText("Not saved").count()) === 0);
+  const saved = await callApi("GET", `/v1/integrations/${slug}/models`);
+  const isEnabled = (name) => saved.models.find((one) => one.slug === name).enabled;
+  assert.deepEqual([isEnabled("gpt-4o-mini"), isEnabled("gpt-4o")], [false, false]);
+  assert.equal((await callApi("GET", `/v1/integrations/${slug}`)).description, "changed at once");
+  assert.deepEqual(faults, []);
+  await context.close();
+  await callApi("DELETE", `/v1/integrations/${slug}`);
 });
 
 test("takes a text that the page itself changes for no edit", async () => {

@@ -1,8 +1,10 @@
 // Functions of the console that need no page.
 import assert from "node:assert/strict";
-import { execFileSync } from "node:child_process";
-import { readFileSync } from "node:fs";
+import { execFileSync, spawnSync } from "node:child_process";
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
+import { tmpdir } from "node:os";
+import { dirname, join } from "node:path";
 import { test } from "node:test";
 
 const CONSOLE = new URL("../../../console/", import.meta.url);
@@ -30,6 +32,16 @@ test("copies a request as curl without letting its headers or method run command
     ...["-H", "x-it's: a 'quoted' $(echo ran)"],
     ...["-d", '{"text":"it\'s $HOME"}'],
   ]);
+});
+
+test("reports why browser tests failed at the end of its output", () => {
+  const file = join(mkdtempSync(join(tmpdir(), "reported-")), "failing.test.mjs");
+  writeFileSync(file, 'import { test } from "node:test";\ntest("fails", () => { throw new Error("of a test"); });\ntest("passes", () => {});\n');
+  const reporter = new URL("console-reporter.mjs", import.meta.url).pathname;
+  const options = ["--test", `--test-reporter=${reporter}`, "--test-reporter-destination=stdout", file];
+  const { stdout } = spawnSync(process.execPath, options, { encoding: "utf8", env: { PATH: process.env.PATH } });
+  rmSync(dirname(file), { recursive: true });
+  assert.match(stdout, /^FAILED .* s fails\nok .* s passes\n.*\nFAILED: fails \(failing\.test\.mjs:2\)\nError: of a test\n/s);
 });
 
 test("keeps what others changed in the same object, such as its limits", async () => {

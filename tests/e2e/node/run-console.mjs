@@ -4,7 +4,8 @@ import { spawn } from "node:child_process";
 import { chromium } from "playwright-core";
 
 const server = await chromium.launchServer({ executablePath: process.env.CHROMIUM, args: ["--no-sandbox"] });
-const tests = spawn(process.execPath, ["--test", ...process.argv.slice(2)], {
+const reporter = ["--test-reporter=./console-reporter.mjs", "--test-reporter-destination=stdout"];
+const tests = spawn(process.execPath, ["--test", ...reporter, ...process.argv.slice(2)], {
   stdio: "inherit",
   env: { ...process.env, BROWSER: server.wsEndpoint() },
 });
