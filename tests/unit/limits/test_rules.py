@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.unit.kit.test_limits import FakeClock
 
 from penstock.ids import new_id
 from penstock.limits.periods import UsagePeriod, current_period
@@ -18,6 +17,7 @@ from penstock.limits.rules import (
     usage_policy_rule,
 )
 from penstock.schemas import format_timestamp
+from tests.unit.test_limit_fields import FakeClock
 
 OWNER = LimitOwner("api_key", "k-1", "app")
 POLICY: dict[str, Any] = {

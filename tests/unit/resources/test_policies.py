@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import insert, select
-from tests.unit.kit.test_limits import FakeClock
 
 from penstock.ids import new_id
 from penstock.limits import policies as limit_policies
@@ -17,6 +16,7 @@ from penstock.store.limit_tables import limit_usage, usage_limits_policies
 from penstock.store.tables import workspaces
 from tests.unit.resources.management_api import ManagementClient, run_scenario
 from tests.unit.resources.test_log_pages import read_requests
+from tests.unit.test_limit_fields import FakeClock
 
 if TYPE_CHECKING:
     from penstock.settings.secret import Secret

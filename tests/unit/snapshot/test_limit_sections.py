@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import select
-from tests.unit.kit.test_limits import FakeClock
 
 from penstock.snapshot.build import StoreData
 from penstock.snapshot.limit_sections import LimitSections
@@ -14,6 +13,7 @@ from penstock.store.snapshot_sections import LIMITS, limits_section
 from penstock.store.tables import change_log
 from tests.unit.resources.management_api import ManagementClient, run_scenario
 from tests.unit.resources.test_policies import RATE, RATE_POLICY, USAGE, create_policy
+from tests.unit.test_limit_fields import FakeClock
 
 if TYPE_CHECKING:
     from penstock.settings.secret import Secret
