@@ -31,7 +31,7 @@ from penstock.settings import Settings
 from penstock.store.job_tables import batches
 
 if TYPE_CHECKING:
-    from penstock.batch_object.tenant_session import TenantSession
+    from penstock.kit.tenant_session import TenantSession
 
 TAGS = ["Batch"]
 SCOPE_GUARD = require_scopes("completions.write")
