@@ -1,1 +1,1 @@
-"""Who sends a request to the management API, and what they may do."""
+"""Callers of the management API: authentication, roles and audit."""

@@ -6,12 +6,12 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from tests.unit.kit.test_prompt_templates import nest
 
 from penstock.ids import new_id
 from penstock.prompts.templates import MAX_DEPTH
 from penstock.snapshot.prompt_sections import PartialTable, PromptTable
 from penstock.store.snapshot_sections import prompt_section
+from tests.unit.prompts.test_templates import nest
 from tests.unit.resources.management_api import ManagementClient, run_scenario
 from tests.unit.resources.prompted import (
     TEMPLATE,
