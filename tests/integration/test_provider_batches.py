@@ -572,7 +572,7 @@ TWO_TARGETS = {"strategy": {"mode": "fallback"}, "targets": [{"provider": "@m-w"
         {"override_params": {"max_tokens": 5}},
     ],
 )
-def test_what_cannot_act_on_a_provider_batch_keeps_its_lines_from_the_provider(
+def test_provider_gets_no_lines_if_a_guardrail_cannot_act_on_them(
     restarted_gateway: RestartableGateway, stub_provider: FakeBatchProvider, config: dict[str, Any]
 ):
     caller = create_caller(restarted_gateway, stub_provider, "openai")

@@ -54,6 +54,7 @@ CORE_LAYERS = [
     ["endpoints"],
     ["routing"],
     [
+        "endpoints::batches::line_check",
         "endpoints::batches::provider_or_store",
         "endpoints::client_endpoint",
         "endpoints::guardrail_trials",

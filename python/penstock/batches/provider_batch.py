@@ -89,7 +89,7 @@ class ProviderBatch:
             await self._save_progress(guarded=stages._asdict())
             return True
         checked_lines = CheckedLines(self._row_id, self._checker, self._hook_summary, self._insert_lines)
-        # Of an earlier run that was interrupted.
+        # An earlier run that was interrupted may have stored lines.
         async with self._database.write_transaction() as connection:
             await connection.execute(delete(batch_lines).where(batch_lines.c.batch_id == self._row_id))
         file_id = checked_file_id(self._row_id)

@@ -224,8 +224,8 @@ def with_request_results(response: dict[str, Any], results: list[dict[str, Any]]
     body = response.get("body")
     if not results or not isinstance(body, dict):
         return response
-    given: Any = body.get("hook_results")
-    after: list[Any] = cast("dict[str, Any]", given).get(AFTER, []) if isinstance(given, dict) else []
+    own: Any = body.get("hook_results")
+    after: list[Any] = cast("dict[str, Any]", own).get(AFTER, []) if isinstance(own, dict) else []
     status: int = response.get("status_code", HTTPStatus.OK)
     has_failed = any(result.get("verdict") is False for result in results)
     if has_failed and status == HTTPStatus.OK:

@@ -23,13 +23,13 @@ def register_checks(settings: Settings) -> None:
     them is invalid.
     """
     register_plugins(settings)
-    models = settings.guardrails
-    if not (models.moderation_model or models.pii_model):
+    moderation_model, pii_model = settings.guardrails.moderation_model, settings.guardrails.pii_model
+    if not (moderation_model or pii_model):
         return
     # Imported here, because without default models this process does not need the engine.
     engine = importlib.import_module("penstock.engine")
     try:
-        engine.set_default_models(models.moderation_model, models.pii_model)
+        engine.set_default_models(moderation_model, pii_model)
     except ValueError as error:
         raise StartupError(str(error)) from None
 

@@ -571,8 +571,7 @@ class Services:
         """Creates a data key before a change that may encrypt something, so that a rollback of the change does not
         remove the key.
         """
-        # Ignores a missing master key: a change that encrypts nothing needs none, and other changes report the error
-        # themselves.
+        # A change that encrypts nothing needs no master key. Other changes report themselves that it is missing.
         with suppress(SettingsError):
             await self.vault.renew_data_keys(self.database)
 

@@ -417,8 +417,8 @@ async def simulate_policy(
     tags=TAGS,
 )
 async def reset_token_limit(key: TokenLimitId, context: NamedDependency[RequestContext]) -> EmptyResponse:
-    """Sets the usage of a budget that tokens of a user carry to 0, in the current period. It is the same in all workspaces
-    of the organisation, so a key of one workspace cannot reset what the user has used in others, too.
+    """Sets the usage of a budget that tokens of a user carry to 0, in the current period. All workspaces of the
+    organisation share it. So a key of one workspace cannot reset what the user has used in others.
     """
     async with context.write_session() as session:
         await reset_token_usage(session, key)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 FAR = 4_000_000_000_000
 
 
-def seen(workspace: dict[str, Any], user: str = "ann", **changes: Any) -> dict[str, Any]:
+def describe_token(workspace: dict[str, Any], user: str = "ann", **changes: Any) -> dict[str, Any]:
     """Returns a token as a worker reports it: with a budget of ten requests, and a rate limit."""
     limit_id = f"token:{workspace['organisation_id']}:{user.strip(chr(0))}"
     budget = {"limit_id": f"{limit_id}:usage:requests:", "type": "requests", "limit": 10, "alert": 5, "unit": None}
@@ -68,7 +68,7 @@ class LedgerSteps:
 
     async def set_usage(self, workspace: dict[str, Any], requests: int) -> str:
         """Sets the usage of the budget of `ann`; returns the id of the limit."""
-        limit_id = seen(workspace)["limits"][0]["limit_id"]
+        limit_id = describe_token(workspace)["limits"][0]["limit_id"]
         key = {"limit_id": limit_id, "value_key": "", "period_start": 5}
         counts = {"requests": requests, "tokens": 0, "nanodollars": 0, "updated_at": now()}
         flags = {"is_threshold_alert_sent": False, "is_exhausted_alert_sent": False, "status": "active", "resets": 0}
@@ -101,9 +101,9 @@ def test_limits_are_stored_as_they_were_seen_last(bootstrapped_url: Secret, tmp_
     async def steps(ledger: LedgerSteps, api: ManagementClient) -> None:
         first, second = (await api.create_workspace(), await api.create_workspace())
         gone = {**first, "id": new_id()}
-        await ledger.report(seen(first), seen(second), seen(gone))
+        await ledger.report(describe_token(first), describe_token(second), describe_token(gone))
         assert [row["amount"] for row in await ledger.rows()] == [90, 90, 10, 10]
-        await ledger.report(seen(first, limit=20), seen(first, "bob\0"))
+        await ledger.report(describe_token(first, limit=20), describe_token(first, "bob\0"))
         rows = {(row["user_name"], row["workspace_id"], row["kind"]): row for row in await ledger.rows()}
         assert rows["ann", first["id"], "usage"]["amount"] == 20
         assert rows["ann", second["id"], "usage"]["amount"] == 10
@@ -115,13 +115,13 @@ def test_limits_are_stored_as_they_were_seen_last(bootstrapped_url: Secret, tmp_
 def test_unchanged_limits_are_rarely_written(bootstrapped_url: Secret, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     async def steps(ledger: LedgerSteps, api: ManagementClient) -> None:
         workspace = await api.create_workspace()
-        await ledger.report(seen(workspace))
+        await ledger.report(describe_token(workspace))
         before = await ledger.rows()
-        await ledger.report(seen(workspace))
+        await ledger.report(describe_token(workspace))
         assert await ledger.rows() == before
         monkeypatch.setattr(token_limits_module, "REFRESH_MS", -1)
         await asyncio.sleep(0.002)
-        await ledger.report(seen(workspace))
+        await ledger.report(describe_token(workspace))
         assert all(new["seen_at"] > old["seen_at"] for new, old in zip(await ledger.rows(), before, strict=True))
         # Nobody has seen the limits for long.
         monkeypatch.setattr(token_limits_module, "FORGET_MS", -1000)
@@ -137,7 +137,7 @@ def test_budgets_of_tokens_are_listed_and_reset(bootstrapped_url: Secret, tmp_pa
         scopes = {"name": "k", "scopes": ["policies.list", "policies.update"]}
         key = await api.request_ok("POST", "api-keys/workspace/service", {**scopes, "workspace_id": here["id"]})
         in_workspace = api.with_key(key["key"])
-        await ledger.report(seen(here))
+        await ledger.report(describe_token(here))
         limit_id = await ledger.set_usage(here, 9)
         (row,) = await ledger.usage(in_workspace)
         expected = {"limit_id": limit_id, "owner_name": "ann", "value_key": "", "type": "requests", "credit_limit": 10}
@@ -149,7 +149,7 @@ def test_budgets_of_tokens_are_listed_and_reset(bootstrapped_url: Secret, tmp_pa
         async with ledger.services.database.read_connection() as connection:
             assert await connection.scalar(select(limit_usage.c.resets)) == 1
         # The budget is the same in all workspaces, so a key of one of them must not reset it once others use it.
-        await ledger.report(seen(there))
+        await ledger.report(describe_token(there))
         assert len(await ledger.usage()) == len(await ledger.usage(in_workspace)) == 1
         await in_workspace.expect_error(409, "other workspaces", "PUT", path)
         await api.request_ok("PUT", path)
@@ -163,12 +163,12 @@ def test_budgets_of_tokens_are_listed_and_reset(bootstrapped_url: Secret, tmp_pa
 def test_usage_of_a_past_period_is_not_listed(bootstrapped_url: Secret, tmp_path: Path):
     async def steps(ledger: LedgerSteps, api: ManagementClient) -> None:
         workspace = await api.create_workspace()
-        await ledger.report(seen(workspace, period_end=now() - 1))
+        await ledger.report(describe_token(workspace, period_end=now() - 1))
         await ledger.set_usage(workspace, 9)
         assert await ledger.usage() == []
-        await ledger.report(seen(workspace, period_start=7))
+        await ledger.report(describe_token(workspace, period_start=7))
         assert await ledger.usage() == []
-        await ledger.report(seen(workspace))
+        await ledger.report(describe_token(workspace))
         assert len(await ledger.usage()) == 1
 
     run(bootstrapped_url, tmp_path, steps)
@@ -181,13 +181,13 @@ def test_budgets_of_tokens_send_alerts_once(bootstrapped_url: Secret, tmp_path: 
         for requests in (5, 6, 10, 11):
             limit_id = await ledger.set_usage(workspace, requests)
             # Until a worker has reported the limit, nobody knows its threshold.
-            await ledger.report(seen(workspace))
+            await ledger.report(describe_token(workspace))
             alerts = await mark(ledger.services, limit_id)
             events.append([alert["event"] for alert in alerts])
             assert all((alert["kind"], alert["owner_name"]) == ("token", "ann") for alert in alerts)
         assert events == [["limit.threshold"], [], ["limit.exhausted"], []]
         # A token with a higher limit makes the budget active again.
-        await ledger.report(seen(workspace, limit=30))
+        await ledger.report(describe_token(workspace, limit=30))
         assert limit_id in ledger.services.changed_budgets
         assert await mark(ledger.services, limit_id) == []
         assert [row["status"] for row in await ledger.usage()] == ["active"]
@@ -204,8 +204,8 @@ def test_failed_write_is_repeated(bootstrapped_url: Secret, tmp_path: Path, monk
         with monkeypatch.context() as patch:
             patch.setattr(token_limits_module, "_upsert", fail)
             with pytest.raises(UnavailableError):
-                await ledger.report(seen(workspace))
-        await ledger.report(seen(workspace))
+                await ledger.report(describe_token(workspace))
+        await ledger.report(describe_token(workspace))
         assert len(await ledger.rows()) == 2
 
     run(bootstrapped_url, tmp_path, steps)

@@ -10,7 +10,6 @@ use std::{
 use serde_json::{Value, json};
 
 use super::{rule::LimitRule, window::LimitWindow};
-use crate::state::snapshot::Workspace;
 
 /// Maximum number of users whose limits are known at a time. Those of further users are not reported.
 const MAX_TOKENS: usize = 20_000;
@@ -39,9 +38,9 @@ pub struct SeenTokens {
 
 impl SeenTokens {
     /// Adds the limits of the token of a request.
-    pub fn add(&self, rules: &Arc<[LimitRule]>, workspace: &Workspace) {
+    pub fn add(&self, rules: &Arc<[LimitRule]>, organisation_id: &Arc<str>, workspace_id: &Arc<str>) {
         let Some(first) = rules.first() else { return };
-        let hash = self.hasher.hash_one((&*first.owner.id, &*workspace.id));
+        let hash = self.hasher.hash_one((&*first.owner.id, &**workspace_id));
         let mut tokens = self.lock();
         if let Some(known) = tokens.get_mut(&hash) {
             known.is_used = true;
@@ -54,8 +53,8 @@ impl SeenTokens {
         } else if tokens.len() < MAX_TOKENS {
             let token = SeenToken {
                 rules: Arc::clone(rules),
-                organisation_id: Arc::clone(&workspace.organisation_id),
-                workspace_id: Arc::clone(&workspace.id),
+                organisation_id: Arc::clone(organisation_id),
+                workspace_id: Arc::clone(workspace_id),
                 is_used: true,
                 due_ms: 0,
             };
@@ -129,8 +128,8 @@ mod tests {
 
     const NOW: u64 = 1_795_612_440_000;
 
-    fn workspace(id: &str) -> Workspace {
-        Workspace { id: id.into(), slug: id.into(), organisation_id: "o".into() }
+    fn add(tokens: &SeenTokens, rules: &Arc<[LimitRule]>, workspace_id: &str) {
+        tokens.add(rules, &"o".into(), &workspace_id.into());
     }
 
     fn limits(user: &str, most: u64) -> Arc<[LimitRule]> {
@@ -148,8 +147,8 @@ mod tests {
     #[test]
     fn reports_limits_of_users_once_and_when_they_change() {
         let tokens = SeenTokens::default();
-        tokens.add(&limits("ann", 2), &workspace("w"));
-        tokens.add(&limits("bob", 2), &workspace("w"));
+        add(&tokens, &limits("ann", 2), "w");
+        add(&tokens, &limits("bob", 2), "w");
         let report = tokens.take_report(NOW);
         assert_eq!(users(&report), ["ann", "bob"]);
         let ann = report.iter().find(|token| token["user"] == "ann").unwrap();
@@ -161,13 +160,13 @@ mod tests {
         let expected = json!({"organisation_id": "o", "workspace_id": "w", "user": "ann", "limits": [budget, rate]});
         assert_eq!(*ann, expected);
         // A renewed token with the same limits is not reported again soon; one with other limits is.
-        tokens.add(&limits("ann", 2), &workspace("w"));
+        add(&tokens, &limits("ann", 2), "w");
         assert!(tokens.take_report(NOW + 1000).is_empty());
-        tokens.add(&limits("ann", 3), &workspace("w"));
-        tokens.add(&limits("ann", 3), &workspace("v"));
+        add(&tokens, &limits("ann", 3), "w");
+        add(&tokens, &limits("ann", 3), "v");
         assert_eq!(users(&tokens.take_report(NOW + 2000)), ["ann", "ann"]);
         // Later, only those with requests are reported; the others are forgotten.
-        tokens.add(&limits("ann", 3), &workspace("w"));
+        add(&tokens, &limits("ann", 3), "w");
         assert_eq!(users(&tokens.take_report(NOW + 2000 + REPORT_INTERVAL_MS)), ["ann"]);
         assert_eq!(tokens.lock().len(), 1);
     }
@@ -175,9 +174,9 @@ mod tests {
     #[test]
     fn new_period_is_reported_at_once() {
         let (tokens, monday) = (SeenTokens::default(), 1_795_996_800_000);
-        tokens.add(&limits("ann", 2), &workspace("w"));
+        add(&tokens, &limits("ann", 2), "w");
         assert_eq!(tokens.take_report(monday - 1000).len(), 1);
-        tokens.add(&limits("ann", 2), &workspace("w"));
+        add(&tokens, &limits("ann", 2), "w");
         assert_eq!(tokens.take_report(monday)[0]["limits"][0]["period_start"], monday);
     }
 
@@ -185,7 +184,7 @@ mod tests {
     fn number_of_users_is_bounded() {
         let (tokens, rules) = (SeenTokens::default(), limits("ann", 2));
         for number in 0..=MAX_TOKENS {
-            tokens.add(&rules, &workspace(&number.to_string()));
+            add(&tokens, &rules, &number.to_string());
         }
         assert_eq!((tokens.lock().len(), tokens.take_report(NOW).len()), (MAX_TOKENS, MAX_REPORTED));
     }

@@ -58,7 +58,7 @@ impl MeteredResponse {
     pub(super) fn settle_record(self, mut record: Record, outcome: Outcome) {
         let Self { usage, countable_content, image_count, background_response_id, .. } = self;
         record.log.billing.image_count = image_count;
-        // Of a stream that was cancelled before its first output, the provider bills the input.
+        // The provider bills the input of a stream that was cancelled before its first output.
         let is_cancelled = outcome == Outcome::Aborted || record.log.error_code == Some("idle_timeout");
         let countable_content = countable_content
             .or_else(|| (is_cancelled && record.log.is_sent).then_some(CountableResponse::ByteLength(0)));

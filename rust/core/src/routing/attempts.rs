@@ -501,9 +501,9 @@ impl<'w> RouteExecutor<'w> {
             response.await_body_start(operation, Duration::MAX).await?;
             response.buffer_stream(framing, operation, share).await
         };
-        let held = self.within_client_deadline(holding).await;
-        charge_timed_out(self.log, is_billed, &held);
-        let is_held = held?;
+        let buffered = self.within_client_deadline(holding).await;
+        charge_timed_out(self.log, is_billed, &buffered);
+        let is_held = buffered?;
         let metrics = &self.state.record_sink.metrics;
         if is_held {
             metrics.streams_buffered.add(1);

@@ -1,4 +1,4 @@
-//! Guardrails of a batch that a provider runs. The provider reads the lines from a file, so they are checked one by one
+//! Guardrails of a batch that a provider runs. The provider reads the lines from a file. So they are checked one by one
 //! before the file is uploaded, and their responses after it was downloaded.
 
 use bytes::Bytes;
@@ -24,7 +24,7 @@ use crate::{
 /// Line of a batch to check.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct BatchLine {
+pub(crate) struct LineToCheck {
     /// Path to which the line belongs, such as `/v1/chat/completions`.
     pub path: String,
     pub request: Box<RawValue>,
@@ -41,7 +41,7 @@ pub(crate) struct BatchLine {
 pub(crate) async fn check_batch_line(
     state: &GatewayState,
     resolver: &TargetResolver<'_>,
-    line: BatchLine,
+    line: LineToCheck,
 ) -> Result<String> {
     let client_request = resolver.client_request;
     let _prepared = resolver.prepare_config().await?;
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn line_has_a_request_and_perhaps_a_response() {
-        let parse = |text: &str| serde_json::from_str::<BatchLine>(text);
+        let parse = |text: &str| serde_json::from_str::<LineToCheck>(text);
         let line = parse(r#"{"path":"/v1/embeddings","request":{"input":"x"}}"#).unwrap();
         assert_eq!((line.path.as_str(), line.request.get()), ("/v1/embeddings", r#"{"input":"x"}"#));
         assert!(line.response.is_none());

@@ -17,7 +17,7 @@ mod replay_body;
 pub(crate) mod upstream_response;
 
 pub(crate) use crate::routing::executor::{needs_executor, open_websocket, resolve_model_prefix, route_request};
-pub(crate) use batch_lines::{BatchLine, check_batch_line};
+pub(crate) use batch_lines::{LineToCheck, check_batch_line};
 pub(crate) use continuation::Continuation;
 pub(crate) use explain::{describe_route, is_dry_run};
 pub use hooks::Trial;

@@ -426,7 +426,8 @@ mod tests {
         // The list now has `MAX_ATTEMPTS` attempts, so this one is not stored.
         details.add_attempt(attempt(429));
         details.describe_new_attempt(MAX_ATTEMPTS, "not in the list".into());
-        let messages: Vec<_> = details.attempts.iter().filter_map(|one| one.provider_message.as_deref()).collect();
+        let messages: Vec<_> =
+            details.attempts.iter().filter_map(|attempt| attempt.provider_message.as_deref()).collect();
         assert_eq!(messages, ["overloaded"]);
         assert_eq!(details.attempts[0].provider_message.as_deref(), Some("overloaded"));
     }

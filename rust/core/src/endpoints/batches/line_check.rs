@@ -18,7 +18,7 @@ use crate::{
     ingress::{Request, control_headers::ControlHeaders, message::RequestHead, route::Route},
     resolve::target_resolver::ClientRequest,
     response::{client_response::ClientResponse, offload::run_offloaded},
-    routing::{BatchLine, check_batch_line},
+    routing::{LineToCheck, check_batch_line},
     state::snapshot::Snapshot,
 };
 
@@ -48,7 +48,7 @@ async fn check_line(state: &GatewayState, snapshot: &Snapshot, head: &RequestHea
         return Err(Error::Overloaded);
     }
     let (bytes, _share) = collect_body(state, body).await?;
-    let parsed = run_offloaded(bytes.len(), move || serde_json::from_slice::<BatchLine>(&bytes)).await?;
+    let parsed = run_offloaded(bytes.len(), move || serde_json::from_slice::<LineToCheck>(&bytes)).await?;
     let line = parsed.map_err(|_| Error::BodyInvalid { offset: 0, message: "it is not a line of a batch" })?;
     let mut headers = head.headers.clone();
     headers.retain(|name| !DROPPED_HEADERS.contains(&name));

@@ -78,7 +78,7 @@ pub(crate) async fn admit_request(
     }
     let started_at = Instant::now();
     if let Some((rules, workspace)) = caller.key.and_then(|key| key.limits.as_ref()).zip(caller.find_workspace()) {
-        state.limiter.seen_tokens.add(rules, workspace);
+        state.limiter.seen_tokens.add(rules, &workspace.organisation_id, &workspace.id);
     }
     let mut holds = new_holds(state);
     if client_request.head.is_guardrail_question {
@@ -214,7 +214,7 @@ pub(crate) async fn admit_attempt(
     let mut turn = AcquireTurn::new(&state.limiter);
     let (admission, cap) = loop {
         let mut holds = log.limits.take().unwrap_or_else(|| new_holds(state));
-        let (taken, cap) = {
+        let (outcome, cap) = {
             let prices = attempt_prices(target, log);
             let subject = limit_subject(client_request, &target.caller, log, Some(target_subject(target, log)));
             let cap = parameter.and_then(|_| affordable_tokens(&state.limiter, &rule_sets, &subject, &bounds, &prices));
@@ -235,7 +235,7 @@ pub(crate) async fn admit_attempt(
         holds.max_tokens = cap;
         // If another target wins a race while this attempt waits, the log still has the holds.
         log.limits = Some(holds);
-        match taken {
+        match outcome {
             Err(Refusal::UsedUpLeases(used_up)) => turn.acquire(&state.limiter, &used_up).await,
             Err(Refusal::Exceeded(rejection)) => break (Err(rejection), cap),
             Ok(()) => break (Ok(()), cap),

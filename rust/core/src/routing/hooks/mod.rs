@@ -2,6 +2,7 @@
 //! response.
 
 mod caching;
+mod checked_batch;
 mod denial;
 mod effective;
 mod external;
@@ -36,13 +37,14 @@ use penstock_llm::{
 use penstock_net::{ResponseBody, body::Body, memory_budget::BudgetedBytes};
 use serde_json::Value;
 
+pub(crate) use checked_batch::reads_checked_batch;
 pub(crate) use denial::DENIED_STATUS;
 pub(crate) use effective::{describe_guardrails, has_defaults, may_decide, read_responses};
-pub(crate) use reading::reads_checked_batch;
 pub(crate) use request_check::find_redacting_hooks;
 pub use trial::Trial;
 
 use self::{
+    checked_batch::read_request,
     effective::StageHooks,
     model_call::ModelAccess,
     reading::{Reading, has_known_texts},
@@ -184,7 +186,7 @@ impl TargetHooks {
         };
         let length = prepared.body.complete_bytes().len();
         let (request, texts) = run_offloaded(length, parse).await?;
-        let reading = Reading::of_target(executor, &request, &texts, &prepared.body).await;
+        let reading = read_request(executor, &request, &texts, &prepared.body).await;
         if reading == Reading::StoredOutput {
             after.extend(hooks_for_stored_output(&before));
         }

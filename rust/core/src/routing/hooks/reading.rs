@@ -10,11 +10,9 @@ use serde_json::Value;
 
 use super::unreadable::UNREADABLE_REQUEST;
 use crate::{
-    endpoints::management_proxy::is_batch_pass,
     guardrails::{checks::Stage, hook::Hook},
     ingress::lenient_path::read_leniently,
     resolve::target_resolver::ClientRequest,
-    routing::executor::RouteExecutor,
 };
 
 const UNKNOWN_PATH: &str = "requests at this path cannot be read";
@@ -75,18 +73,6 @@ const BATCH_SEGMENTS: [&str; 6] = [
 const BASE_SEGMENTS: [&str; 9] = ["v1", "v2", "proxy", "openai", "upload", "v1beta", "v1alpha", "v1beta1", "api"];
 
 impl Reading {
-    /// Decides which texts hooks can read in a request to a target. The control process may have checked the lines of a
-    /// batch already, with the guardrails of the only target.
-    pub async fn of_target(executor: &RouteExecutor<'_>, request: &Value, texts: &[TextPart], body: &Body) -> Self {
-        let client_request = executor.client_request;
-        let reading = Self::of_request(client_request, executor.is_websocket, request, texts, body);
-        let may_be_checked = reading == Self::ProviderBatch && executor.plan.config.root.targets.is_empty();
-        if may_be_checked && is_batch_pass(executor.state, &client_request.head.headers).await {
-            return Self::Nothing;
-        }
-        reading
-    }
-
     /// Decides which texts hooks can read, for a request in which `texts` were found.
     pub fn of_request(
         client_request: &ClientRequest<'_>,
@@ -171,14 +157,6 @@ impl Reading {
         };
         self.unreadable_reason().is_some() && (hook.denies || is_changing || hook.restores())
     }
-}
-
-/// Returns true if the control process reads a batch whose lines it has checked. It checks the responses itself.
-pub async fn reads_checked_batch(executor: &RouteExecutor<'_>) -> bool {
-    let head = &executor.client_request.head;
-    head.method == "GET"
-        && executor.plan.config.root.targets.is_empty()
-        && is_batch_pass(executor.state, &head.headers).await
 }
 
 /// Returns true if a body has the turns of a conversation, also if their content has an unknown form.
