@@ -444,8 +444,7 @@ def test_lines_are_checked_before_the_provider_gets_them(caller: Client, stub_pr
     assert [(result["id"], result["verdict"]) for result in first][-1] == ("short", False)
     assert batch.input_file_id != created.input_file_id
     checked = ai.files.content(batch.input_file_id).text
-    assert "canary" not in checked
-    assert "ann@example.com" not in checked
+    assert not any(text in checked for text in ["a canary", "ann@example.com"])
     assert "ann@example.com" in ai.files.content(created.input_file_id).text
     results = {result["id"]: result for result in batch.hook_results["before_request_hooks"]}
     assert (results["no-canary"]["denied_lines"], results["no-canary"]["deny"]) == (1, True)

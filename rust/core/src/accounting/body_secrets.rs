@@ -203,7 +203,7 @@ pub fn issues_credential(path: &str) -> bool {
 }
 
 /// Returns true if the JSON may have a field or a URL with a secret. In a string that is longer than a name, only
-/// parameters of URLs are searched for, so the cost of a long conversation is that of finding its quotes.
+/// parameters of URLs are searched for. So a long conversation costs no more than the search for its quotes.
 fn may_hold_secrets(json: &[u8]) -> bool {
     let Some(search) = MARK_SEARCH.as_ref() else { return true };
     let mut start = 0;

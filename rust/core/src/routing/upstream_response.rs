@@ -36,10 +36,11 @@ const MAX_DISCARDED_BYTES: usize = 16 * 1024;
 const DISCARD_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// Rejects a successful JSON response that is cut off. With a `content-length` that is too short, half a body looks
-/// complete.
+/// complete. Some providers send JSON lines as `application/json`.
 fn reject_truncated_json(head: &ResponseHead, bytes: &[u8]) -> Result<()> {
     let is_json = head.headers.is_json() && delivery::is_uncompressed(&head.headers);
-    if head.status < 300 && is_json && !bytes.is_empty() && !is_complete_json(bytes) {
+    let mut lines = bytes.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii).filter(|line| !line.is_empty());
+    if head.status < 300 && is_json && !is_complete_json(bytes) && !lines.all(is_complete_json) {
         return Err(Error::UpstreamResponseBroken { cause: "its JSON response is not complete JSON".into() });
     }
     Ok(())
@@ -129,7 +130,9 @@ impl UpstreamResponse {
                 deadline.enforce(collecting).await?
             };
             if let Some(bytes) = collected {
-                reject_truncated_json(head, &bytes)?;
+                if !operation.returns_stored_data() {
+                    reject_truncated_json(head, &bytes)?;
+                }
                 *body = ResponseBody::from_bytes(bytes);
             }
         } else {
@@ -315,5 +318,23 @@ pub(crate) fn triggers_fallback(policy: &FallbackPolicy, result: &Result<Upstrea
             !error.stops_fallback() && policy.should_fall_back(Some(error.status()))
         }
         Err(error) => !error.stops_fallback() && policy.should_fall_back(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn truncated_json_is_rejected() {
+        let mut head = ResponseHead { status: 200, headers: Headers::default() };
+        head.headers.push(b"content-type", b"application/json");
+        let is_complete = |text: &str| reject_truncated_json(&head, text.as_bytes()).is_ok();
+        for text in ["", "{}", "{\n\"a\": [1,\n2]}\n", "{\"id\":1}\n{\"id\":2}\r\n\n{\"id\":3}"] {
+            assert!(is_complete(text), "{text}");
+        }
+        for text in ["{", "{\"a\":\n[1,", "{\"id\":1}\n{\"id\":2", "<html>"] {
+            assert!(!is_complete(text), "{text}");
+        }
     }
 }

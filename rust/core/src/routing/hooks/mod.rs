@@ -2,7 +2,6 @@
 //! response.
 
 mod caching;
-mod checked_batch;
 mod denial;
 mod effective;
 mod external;
@@ -37,17 +36,16 @@ use penstock_llm::{
 use penstock_net::{ResponseBody, body::Body, memory_budget::BudgetedBytes};
 use serde_json::Value;
 
-pub(crate) use checked_batch::reads_checked_batch;
 pub(crate) use denial::DENIED_STATUS;
 pub(crate) use effective::{describe_guardrails, has_defaults, may_decide, read_responses};
-pub(crate) use request_check::find_redacting_hooks;
+pub(crate) use request_check::{find_redacting_hooks, reads_checked_batch};
 pub use trial::Trial;
 
 use self::{
-    checked_batch::read_request,
     effective::StageHooks,
     model_call::ModelAccess,
     reading::{Reading, has_known_texts},
+    request_check::read_request,
     restorations::Restorations,
     restore::build_rewriter,
     rewriting::{may_rewrite, needs_rewritten_body},

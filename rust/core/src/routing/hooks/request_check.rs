@@ -2,19 +2,22 @@
 
 use std::sync::Arc;
 
-use penstock_llm::json::edit::pick_values;
+use penstock_llm::{json::edit::pick_values, texts::TextPart};
 use penstock_net::body::Body;
+use serde_json::Value;
 
 use super::{
     TargetHooks, count,
     effective::{find_hooks, has_defaults},
     find_denial,
+    reading::Reading,
     rewriting::{has_rewritten, needs_rewritten_body},
     runner,
 };
 use crate::{
     accounting::{record::recorded_bodies::RedactingHooks, routing_decision::RoutingStep},
     config::{Config, Node},
+    endpoints::management_proxy::is_batch_pass,
     error::{Error, PromptError, Result},
     gateway_state::GatewayState,
     guardrails::{checks::Stage, hook::Hook},
@@ -152,4 +155,24 @@ impl TargetHooks {
         (prepared.body, self.subject) = (Body::Complete(bytes.into()), subject);
         Ok(())
     }
+}
+
+/// Decides which texts hooks can read in a request to a target. Those of a batch of a provider need no second check if
+/// the control process has checked its lines. It checks them only if the config has one target.
+pub async fn read_request(executor: &RouteExecutor<'_>, request: &Value, texts: &[TextPart], body: &Body) -> Reading {
+    let reading = Reading::of_request(executor.client_request, executor.is_websocket, request, texts, body);
+    if reading == Reading::ProviderBatch && is_checked_batch(executor).await {
+        return Reading::Nothing;
+    }
+    reading
+}
+
+/// Returns true if the control process reads a batch whose lines it has checked. It checks the responses itself.
+pub async fn reads_checked_batch(executor: &RouteExecutor<'_>) -> bool {
+    executor.client_request.head.method == "GET" && is_checked_batch(executor).await
+}
+
+async fn is_checked_batch(executor: &RouteExecutor<'_>) -> bool {
+    executor.plan.config.root.targets.is_empty()
+        && is_batch_pass(executor.state, &executor.client_request.head.headers).await
 }
