@@ -31,7 +31,7 @@ TABLES = {"log_store": {"enabled": True}}
 SECONDS = 60
 PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 # Commands that only read, so that they can run against any gateway.
-READING = re.compile(r"penstock (analytics|limits|logs (list|search|tail)|rerate .*--dry-run)\b")
+READING = re.compile(r"penstock (analytics|limits (?!reset)|logs (list|search|tail)|rerate .*--dry-run)\b")
 # Pages whose commands have tests of their own, by that test.
 PAGES_TESTED_ELSEWHERE = {
     "docs/migrate-from-portkey.md": "tests/unit/imports",
@@ -45,6 +45,7 @@ PAGES_TESTED_ELSEWHERE = {
 # Pages with snippets of Python and JavaScript, by the test that runs them.
 SNIPPETS = {
     "docs/batches.md": "tests/integration/test_docs_commands.py",
+    "docs/guardrail-batches.md": "tests/integration/test_provider_batches.py",
     "docs/guardrail-plugins.md": "tests/integration/test_guardrail_plugins.py",
     "docs/prompts.md": "tests/e2e/python/test_prompts.py",
     # The snippet needs a bucket; the test makes its calls with a provider of its own.
@@ -229,6 +230,7 @@ RUN_HERE = {
         *(f"penstock {verb} {file}" for verb in ("backup", "restore") for file in ("/backups/", "- ", "move.zip")),
         "penstock serve",
     ),
+    "docs/tokens.md": ("penstock limits reset",),
     "docs/commands.md": ('eval "$(penstock completion bash)"',),
     "docs/deploy-several-nodes.md": ("penstock init", "penstock serve"),
     "docs/operations.md": (

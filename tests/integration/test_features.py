@@ -98,9 +98,9 @@ FALLBACK_ON_429 = {"on_status_codes": [429]}
             (429, "config", "-1"),
             2,
         ),
-        (mock_target("fault=silence", request_timeout=60), (408, "config", "0"), 1),
+        (mock_target("fault=silence", request_timeout=500), (408, "config", "0"), 1),
         (
-            {"provider": "mock", "requestTimeout": 60, "overrideParams": {"model": "mock?fault=silence"}},
+            {"provider": "mock", "requestTimeout": 500, "overrideParams": {"model": "mock?fault=silence"}},
             (408, "config", "0"),
             1,
         ),

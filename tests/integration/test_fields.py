@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from penstock.app import openapi_json
 from penstock.ids import mask_secret
-from tests.integration.management_client import expect_ok
+from tests.integration.management_client import Client, expect_ok
 from tests.integration.response_fields import CREATED_FIELDS, READ_ROUTES, WORKSPACE_FIELDS, mismatched_fields
 from tests.integration.writable_fields import (
     RATE_LIMITS,
@@ -22,9 +22,6 @@ from tests.integration.writable_fields import (
     to_request_body,
 )
 
-if TYPE_CHECKING:
-    from tests.integration.management_client import Client
-
 # Leaves out the PostgreSQL variants: unit tests of these resources cover both databases.
 ONE_STORE = True
 
@@ -33,6 +30,11 @@ DESCRIPTION: dict[str, Any] = json.loads(openapi_json())
 
 @pytest.fixture(scope="module")
 def scenario(admin: Client) -> SampleObjects:
+    # Somebody who can be added to the workspace.
+    invited = admin.create("/v1/admin/users/invites", {"email": "ann@example.test", "role": "member", "workspaces": []})
+    person = {"first_name": "Ann", "last_name": "Lee", "password": "a password that is long"}
+    token = invited["invite_link"].rpartition("=")[2]
+    expect_ok(Client(admin.gateway, "").post("/v1/auth/invites", {"token": token, **person}))
     return create_sample_objects(admin)
 
 

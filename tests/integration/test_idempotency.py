@@ -167,8 +167,8 @@ PROMPT_ACTIONS = {
     *(f"{PROMPTS}/{{key}}/{action}" for action in ("fork", "makeDefault", "share", "unshare", "versions/{version_id}")),
     f"{PARTIALS}/{{key}}/makeDefault",
 }
-# A unit test covers this route. It needs usage, and nothing can be read at its path.
-RESET_PATH = f"{USAGE_POLICIES}/{{key}}/entities/{{entity_id}}/reset"
+# Other tests cover these routes. They need usage, and nothing can be read at their paths.
+RESET_PATHS = {f"{USAGE_POLICIES}/{{key}}/entities/{{entity_id}}/reset", "/v1/limits/tokens/{key}/reset"}
 WORKSPACE_FIELD = {"workspace_id": "{workspace_id}"}
 KEY_BODY = {"name": "n", "scopes": ["completions.write"], **WORKSPACE_FIELD}
 AWS_AUTH_CONFIG = {
@@ -350,7 +350,7 @@ UPDATE_CASES: dict[str, UpdateCase] = {
 
 def test_every_update_and_delete_route_has_a_case():
     # Feedback cannot be read at its path, so clients cannot get its ETag.
-    covered = {FEEDBACK_PATH, RESET_PATH} | PROMPT_ACTIONS
+    covered = {FEEDBACK_PATH} | RESET_PATHS | PROMPT_ACTIONS
     assert {path for _, path in documented_routes("if-match", "put")} == {*UPDATE_CASES, *covered}
     assert {path for _, path in documented_routes("if-match", "delete")} - PROMPT_ACTIONS == set(DELETE_CASES)
 

@@ -110,7 +110,7 @@ def test_budgets_of_tokens_are_listed_reset_and_send_alerts(admin: Client, token
     for action in actions:
         query = f"/v1/audit-logs?start_time=2020-01-01T00:00:00Z&end_time=2099-01-01T00:00:00Z&page_size=100&action={action}"
         organisation = f"&organisation_id={tokens.workspace['organisation_id']}"
-        wait_for(action, lambda path=query + organisation: admin.read(path)["data"] or None)
+        wait_for(action, lambda path=query + organisation: admin.read(path)["records"] or None)
 
     def find_rate() -> dict[str, Any] | None:
         rows = admin.read("/v1/limits/rates")["data"]

@@ -15,7 +15,7 @@ MAX_GUARDRAILS = 100
 SIDES = ("before_request_hooks", "after_request_hooks")
 
 
-class GuardrailSummary(msgspec.Struct, kw_only=True):
+class BatchGuardrailSummary(msgspec.Struct, kw_only=True):
     """Results of one guardrail on the lines of a batch."""
 
     id: Annotated[str, Meta(description="id or slug of the guardrail")]
@@ -31,8 +31,8 @@ class GuardrailSummary(msgspec.Struct, kw_only=True):
 class HookSummary(msgspec.Struct, kw_only=True):
     """Results of all guardrails of a batch: of its requests, and of their responses."""
 
-    before_request_hooks: Annotated[list[GuardrailSummary], Meta(description="results of the requests")] = []
-    after_request_hooks: Annotated[list[GuardrailSummary], Meta(description="results of the responses")] = []
+    before_request_hooks: Annotated[list[BatchGuardrailSummary], Meta(description="results of the requests")] = []
+    after_request_hooks: Annotated[list[BatchGuardrailSummary], Meta(description="results of the responses")] = []
 
     @classmethod
     def load(cls, details: Mapping[str, Any] | None) -> HookSummary:
@@ -56,14 +56,14 @@ class HookSummary(msgspec.Struct, kw_only=True):
             for result in getattr(results, side):
                 self._add_result(getattr(self, side), result)
 
-    def _add_result(self, summaries: list[GuardrailSummary], result: _LineResult) -> None:
+    def _add_result(self, summaries: list[BatchGuardrailSummary], result: _LineResult) -> None:
         if result.skipped and not result.deny:
             return
         summary = next((item for item in summaries if item.id == result.id), None)
         if summary is None:
             if len(summaries) >= MAX_GUARDRAILS:
                 return
-            summary = GuardrailSummary(id=result.id, type=result.type)
+            summary = BatchGuardrailSummary(id=result.id, type=result.type)
             summaries.append(summary)
         has_passed = result.verdict and not result.deny
         summary.lines += 1

@@ -142,18 +142,22 @@ def simulate(url: str, api_key: str, *, as_json: bool, **options: Any) -> None: 
 @limits.command(epilog="Example: penstock limits reset ann@example.com")
 @click.argument("user")
 @with_connection_options
-def reset(url: str, api_key: str, user: str) -> None:
+@JSON_OPTION
+def reset(url: str, api_key: str, user: str, *, as_json: bool) -> None:
     """Reset the budgets that tokens of a user carry, in their current periods."""
     with open_remote(url, api_key) as remote:
         budgets = [row for row in _list_usage(remote) if row["kind"] == "token" and row["owner_name"] == user]
         for row in budgets:
             remote.request("PUT", f"/v1/limits/tokens/{row['owner_id']}/reset")
-            click.echo(f"reset {_amount(row['type'], row['current_usage'])} {row['type']} of {user}")
+            if not as_json:
+                click.echo(f"reset {_amount(row['type'], row['current_usage'])} {row['type']} of {user}")
     if not budgets:
         message = (
             f"no token of {user!r} has used a budget in its current period; see: penstock limits near --min-used 0"
         )
         raise click.ClickException(message)
+    if as_json:
+        print_json({"reset": budgets})
 
 
 def _list_usage(remote: ManagementClient) -> Iterator[dict[str, Any]]:

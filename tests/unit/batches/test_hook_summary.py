@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.batches.hook_summary import MAX_GUARDRAILS, GuardrailSummary, HookSummary
+from penstock.batches.hook_summary import MAX_GUARDRAILS, BatchGuardrailSummary, HookSummary
 
 
 def line_results(**fields: object) -> dict[str, object]:
@@ -18,7 +18,9 @@ def test_results_of_lines_are_counted_by_guardrail():
     for fields in ({}, {"verdict": False}, {"verdict": False, "deny": True}, {"transformed": True}):
         summary.add(line_results(**fields))
     assert summary.before_request_hooks == [
-        GuardrailSummary(id="g", verdict=False, deny=True, transformed=True, lines=4, failed_lines=2, denied_lines=1)
+        BatchGuardrailSummary(
+            id="g", verdict=False, deny=True, transformed=True, lines=4, failed_lines=2, denied_lines=1
+        )
     ]
     assert summary.after_request_hooks == []
 

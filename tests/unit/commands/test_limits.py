@@ -100,6 +100,7 @@ def test_resets_the_budgets_of_a_users_tokens(api: PretendedApi, monkeypatch: py
     monkeypatch.setitem(USAGE, "owner_id", "t-1")
     done = api.run("limits", "reset", "budget")
     assert (done.exit_code, done.output) == (0, "reset $18.50 cost of budget\n")
+    assert json.loads(api.run("limits", "reset", "budget", "--json").output) == {"reset": [USAGE]}
 
 
 def test_lists_policies_that_match_nothing(api: PretendedApi):

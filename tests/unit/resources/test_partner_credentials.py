@@ -101,7 +101,10 @@ def sample_credentials(schema: dict[str, Any], root: dict[str, Any]) -> Any:
     if "$ref" in schema:
         schema = root["$defs"][schema["$ref"].rpartition("/")[2]]
     if "properties" in schema:
-        return {name: sample_credentials(schema["properties"][name], root) for name in schema.get("required", [])}
+        properties = schema["properties"]
+        # Azure needs this key unless it uses an application of Entra ID.
+        required = schema.get("required", [name for name in properties if name == "apiKey"])
+        return {name: sample_credentials(properties[name], root) for name in required}
     return "https://partner.example" if "http" in schema.get("pattern", "") else "1"
 
 
