@@ -98,19 +98,23 @@ def test_budgets_of_tokens_are_listed_reset_and_send_alerts(admin: Client, token
     budget: Any = {"usage_limits": {"type": "requests", "credit_limit": 2, "alert_threshold": 1}}
     rate: Any = {"rate_limits": [{"type": "requests", "unit": "rpd", "value": 50}]}
     token = tokens.sign_token(sub="zoe", **budget, **rate)
-    assert [tokens.send_chat(token).status for _ in range(3)] == [200, 200, 412]
 
     def find_usage(used: int) -> dict[str, Any] | None:
         rows = admin.read("/v1/limits/usage?page_size=1000")["data"]
         return next((row for row in rows if row["owner_name"] == "zoe" and row["current_usage"] == used), None)
 
+    def wait_for_alert(action: str) -> None:
+        of_organisation = f"organisation_id={tokens.workspace['organisation_id']}&resource_type=token_limits"
+        span = "start_time=2020-01-01T00:00:00Z&end_time=2099-01-01T00:00:00Z"
+        path = f"/v1/audit-logs?{span}&{of_organisation}&action={action}"
+        wait_for(f"the audit row {action}", lambda: admin.read(path)["records"] or None)
+
+    assert tokens.send_chat(token).status == 200
+    wait_for_alert("alert")
+    assert [tokens.send_chat(token).status for _ in range(2)] == [200, 412]
     row = wait_for("the usage", lambda: find_usage(2))
     assert (row["kind"], row["credit_limit"], row["alert_threshold"]) == ("token", 2, 1)
-    actions = ("token_limits.alert", "token_limits.exhaust")
-    for action in actions:
-        query = f"/v1/audit-logs?start_time=2020-01-01T00:00:00Z&end_time=2099-01-01T00:00:00Z&page_size=100&action={action}"
-        organisation = f"&organisation_id={tokens.workspace['organisation_id']}"
-        wait_for(action, lambda path=query + organisation: admin.read(path)["records"] or None)
+    wait_for_alert("exhaust")
 
     def find_rate() -> dict[str, Any] | None:
         rows = admin.read("/v1/limits/rates")["data"]
@@ -123,7 +127,7 @@ def test_budgets_of_tokens_are_listed_reset_and_send_alerts(admin: Client, token
         json.dumps({"path": CHAT_PATH, "headers": {"x-gateway-provider": "mock"}, "body": {"model": "mock"}}).encode(),
         {"content-type": "application/json", "authorization": f"Bearer {token}"},
     )
-    limits = {(limit["kind"], limit["window"]): limit["left"] for limit in shown.json()["targets"][0]["limits"]}
+    limits = {(limit["kind"], limit["window"]): limit["remaining"] for limit in shown.json()["targets"][0]["limits"]}
     assert limits["token", "period"] == 0
     expect_ok(admin.put(f"/v1/limits/tokens/{row['owner_id']}/reset", {}))
     wait_for("the reset", lambda: tokens.send_chat(token).status == 200 or None)

@@ -133,7 +133,8 @@ def to_batch(row: Row) -> Batch:
 
 def status_name(row: Row) -> str:
     """Returns the name of a batch's status in the API."""
-    return STATUS_NAMES.get(row["status"], row["status"])
+    status: str = row["status"]
+    return STATUS_NAMES.get(status, status)
 
 
 async def find_batch(session: TenantStore, prefixed_id: str) -> Row:

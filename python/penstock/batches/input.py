@@ -65,7 +65,7 @@ class BatchInput:
 
     def with_checked_file(self, file_id: str) -> BatchInput:
         """Returns the input with the lines of a file that guardrails have checked."""
-        job = {**(self._row["job"] or {}), "checked_file_id": file_id}
+        job: dict[str, object] = {**(self._row["job"] or {}), "checked_file_id": file_id}
         return BatchInput(self._blobs, self._settings, {**self._row, "job": job})
 
     async def validate(

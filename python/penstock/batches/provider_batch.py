@@ -385,7 +385,9 @@ class ProviderBatch:
             response: dict[str, Any] | None = msgspec.json.decode(row.content)["response"]
             if response is not None and is_success(response):
                 responses[row.number] = response
-        bodies = {number: (page[number], without_results(response["body"])) for number, response in responses.items()}
+        bodies: dict[int, tuple[BatchLine, object]] = {
+            number: (page[number], without_results(response["body"])) for number, response in responses.items()
+        }
         outcomes = await self._checker.check_responses(bodies)
         changes: list[dict[str, Any]] = []
         for number, outcome in outcomes.items():

@@ -166,19 +166,19 @@ class LineChecker:
         return number, line, outcome
 
     async def check_responses(
-        self, responses: dict[int, tuple[BatchLine, dict[str, Any]]]
+        self, responses: dict[int, tuple[BatchLine, object]]
     ) -> dict[int, CheckedLine | str]:
         """Returns the outcome of each response body by its line's number, or the reason why it could not be checked."""
         slots = asyncio.Semaphore(self._concurrency)
 
-        async def check(line: BatchLine, body: dict[str, Any]) -> CheckedLine | str:
+        async def check(line: BatchLine, body: object) -> CheckedLine | str:
             async with slots:
                 return await self._check(line, body)
 
         outcomes = await asyncio.gather(*(check(line, body) for line, body in responses.values()))
         return dict(zip(responses, outcomes, strict=True))
 
-    async def _check(self, line: BatchLine, response: dict[str, Any] | None) -> CheckedLine | str:
+    async def _check(self, line: BatchLine, response: object) -> CheckedLine | str:
         document = {"path": line.url, "request": line.body, "response": response}
         body, attempts, failure = msgspec.json.encode(document), 0, ""
         while attempts < MAX_ATTEMPTS:
@@ -221,10 +221,11 @@ def guardrail_error(reason: str) -> dict[str, str]:
 
 def with_request_results(response: dict[str, Any], results: list[dict[str, Any]] | None) -> dict[str, Any]:
     """Returns the response of a line with the results of its request, and with status 246 if one of them failed."""
-    body = response.get("body")
-    if not results or not isinstance(body, dict):
+    content = response.get("body")
+    if not results or not isinstance(content, dict):
         return response
-    own: Any = body.get("hook_results")
+    body = cast("dict[str, Any]", content)
+    own = body.get("hook_results")
     after: list[Any] = cast("dict[str, Any]", own).get(AFTER, []) if isinstance(own, dict) else []
     status: int = response.get("status_code", HTTPStatus.OK)
     has_failed = any(result.get("verdict") is False for result in results)

@@ -83,8 +83,10 @@ class RateUsage:
     def add(self, row: Mapping[str, Any]) -> None:
         """Adds one logged request to the simulations of all limits that count it."""
         owners = {("workspace_id", row["workspace_id"]), ("api_key_id", row["api_key_id"])}
-        if row["api_key_id"] is None:
-            owners.add(("user_id", row.get("user_id")))
+        user_id = row.get("user_id") or ""
+        # The log of a token has its user as the key, too.
+        if (row["api_key_id"] or user_id).lower() == user_id.lower():
+            owners.add(("user_id", user_id))
         for owner in owners:
             for _, simulation in self._by_owner.get(owner, ()):
                 simulation.add(row["at"], row)
