@@ -165,9 +165,7 @@ class LineChecker:
         running.popleft()
         return number, line, outcome
 
-    async def check_responses(
-        self, responses: dict[int, tuple[BatchLine, object]]
-    ) -> dict[int, CheckedLine | str]:
+    async def check_responses(self, responses: dict[int, tuple[BatchLine, object]]) -> dict[int, CheckedLine | str]:
         """Returns the outcome of each response body by its line's number, or the reason why it could not be checked."""
         slots = asyncio.Semaphore(self._concurrency)
 
