@@ -82,11 +82,10 @@ impl BodyCollector {
             self.charged_capacity = next;
         }
         if needed > self.bytes.capacity() {
-            let next = if needed > MAX_MOVED_BYTES && self.declared_length >= needed {
-                self.declared_length.min(MAX_RESERVED_BYTES).max(needed)
-            } else {
-                self.next_capacity(self.bytes.capacity(), needed)
-            };
+            let mut next = self.next_capacity(self.bytes.capacity(), needed);
+            if next > MAX_MOVED_BYTES && self.declared_length >= needed {
+                next = self.declared_length.min(MAX_RESERVED_BYTES).max(needed);
+            }
             self.bytes.reserve_exact(next - self.bytes.len());
         }
         self.bytes.extend_from_slice(chunk);
