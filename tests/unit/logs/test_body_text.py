@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from penstock.logs.body_text import MAX_TEXT_CHARS, MAX_WORD_CHARS, extract_text, split_words
+from penstock.logs.body_text import MAX_TEXT_CHARS, MAX_WORD_CHARS, WORD_PATTERN, extract_text, split_words
 
 
 @pytest.mark.parametrize(
@@ -24,6 +24,13 @@ from penstock.logs.body_text import MAX_TEXT_CHARS, MAX_WORD_CHARS, extract_text
 )
 def test_text_is_split_into_words(text: str, words: list[str]):
     assert split_words(text) == words
+
+
+@pytest.mark.parametrize("code", range(128))
+def test_words_of_ascii_are_those_of_other_texts(code: int):
+    text = f"One{chr(code)}Two"
+    assert split_words(text) == WORD_PATTERN.findall(text.lower())
+    assert split_words(text + " é") == [*WORD_PATTERN.findall(text.lower()), "é"]
 
 
 def test_strings_of_json_are_text_without_keys():

@@ -8,6 +8,7 @@ import sqlite3
 import time
 import uuid
 from contextlib import closing
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from penstock.logs.body_text import split_words
@@ -110,6 +111,7 @@ class TextIndex:
         return [(dt.date.fromisoformat(path.stem), path) for path in self._folder.glob("*.sqlite")]
 
 
+@lru_cache(maxsize=1024)
 def _tenant_word(organisation: str) -> str:
     return "tenant" + hashlib.sha256(organisation.encode()).hexdigest()[:TENANT_WORD_CHARS]
 
