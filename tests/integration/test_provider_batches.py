@@ -557,6 +557,9 @@ def test_client_cannot_pretend_that_its_batch_was_checked(
     batch = {"input_file_id": "file-1", "endpoint": CHAT_PATH, "completion_window": "24h"}
     assert client.post("/v1/batches", batch).status == 446
     assert client.post("/v1/batch_guardrails", {"path": CHAT_PATH, "request": {}}).status == 404
+    # Without a key, nobody can make the gateway look for passes.
+    unknown = Client(restarted_gateway.gateway, "unknown-key", headers)
+    assert unknown.post("/v1/batch_guardrails", {"path": CHAT_PATH, "request": {}}).status == 401
     assert stub_provider.received_requests == []
 
 

@@ -41,6 +41,10 @@ pub(crate) async fn handle(state: &Arc<GatewayState>, snapshot: Arc<Snapshot>, r
 }
 
 async fn check_line(state: &GatewayState, snapshot: &Snapshot, head: &RequestHead, body: Body) -> Result<String> {
+    // Identified first, so that only callers can cause requests to the control process.
+    let control = ControlHeaders::parse(&head.headers, &state.settings.header_aliases);
+    let token = caller::authenticate_token(snapshot, &head.headers, &control)?;
+    let caller = caller::admit(token.as_ref(), snapshot, state.settings.require_key, &head.headers, &control)?;
     if !is_batch_pass(state, &head.headers).await {
         return Err(Error::NotFound);
     }
@@ -53,9 +57,6 @@ async fn check_line(state: &GatewayState, snapshot: &Snapshot, head: &RequestHea
     let mut headers = head.headers.clone();
     headers.retain(|name| !DROPPED_HEADERS.contains(&name));
     let head = RequestHead { method: "POST".to_owned(), path: line.path.clone(), headers, ..RequestHead::default() };
-    let control = ControlHeaders::parse(&head.headers, &state.settings.header_aliases);
-    let token = caller::authenticate_token(snapshot, &head.headers, &control)?;
-    let caller = caller::admit(token.as_ref(), snapshot, state.settings.require_key, &head.headers, &control)?;
     let route = Route::parse(&head.method, &head.path).ok_or(Error::NotFound)?;
     let client_request = ClientRequest::new(route, &head, control);
     let resolver = state.target_resolver(snapshot, &client_request, &caller);
