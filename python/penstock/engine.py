@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -58,6 +59,7 @@ except ImportError as missing:
     raise StartupError(message) from None
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
 
 __all__ = [
@@ -99,11 +101,12 @@ __all__ = [
 ]
 
 
-def catalogue() -> list[dict[str, Any]]:
+@cache
+def catalogue() -> tuple[Mapping[str, Any], ...]:
     """Returns the providers that the engine supports, with `slug`, `base_url`, `api_format`, the operations
-    that each `offers`, its `options`, and its names in the public `price_list`.
+    that each `offers`, its `options`, and its names in the public `price_list`. All callers share the result.
     """
-    return msgspec.json.decode(_catalogue())
+    return tuple(msgspec.json.decode(_catalogue()))
 
 
 def classify_texts(data: bytes) -> list[Any]:
@@ -118,11 +121,12 @@ def config_schema() -> dict[str, Any]:
     return msgspec.json.decode(_config_schema())
 
 
-def guardrail_checks() -> list[dict[str, Any]]:
+@cache
+def guardrail_checks() -> tuple[dict[str, Any], ...]:
     """Returns the guardrail checks of the engine. In each, `parameters` is the JSON Schema of its parameters, and
-    `secrets` lists the parameters that are credentials.
+    `secrets` lists the parameters that are credentials. All callers share the result.
     """
-    return msgspec.json.decode(_guardrail_checks())
+    return tuple(msgspec.json.decode(_guardrail_checks()))
 
 
 def run_guardrail(settings: bytes, content: bytes, subject: bytes) -> dict[str, Any]:

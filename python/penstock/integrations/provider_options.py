@@ -4,6 +4,7 @@ engine options.
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_type_hints
 from urllib.parse import urlsplit
@@ -498,9 +499,11 @@ def _list_deployments(configurations: Mapping[str, Any]) -> list[tuple[str, dict
     return forms
 
 
+@cache
 def _base_urls() -> dict[str, str]:
     return {provider["slug"]: provider["base_url"] or "" for provider in engine.catalogue()}
 
 
+@cache
 def _engine_options() -> dict[str, list[tuple[str, str]]]:
     return {provider["slug"]: [tuple(pair) for pair in provider["options"]] for provider in engine.catalogue()}

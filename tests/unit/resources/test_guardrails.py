@@ -488,7 +488,7 @@ def test_catalogue_has_the_checks_of_the_engine(bootstrapped_url: Secret):
         workspace = (await api.create_workspace())["id"]
         _, reader = await api.create_key("workspace/service", workspace_id=workspace, scopes=["guardrails.list"])
         actual = await reader.request_ok("GET", "guardrails/checks")
-        assert actual["data"] == engine.guardrail_checks()
+        assert actual["data"] == list(engine.guardrail_checks())
         assert actual["total"] == len(actual["data"]) > 0
         _, other = await api.create_key("workspace/service", workspace_id=workspace, scopes=["configs.list"])
         await other.expect_error(403, "guardrails.list", "GET", "guardrails/checks")
