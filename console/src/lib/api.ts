@@ -11,22 +11,22 @@ export type Schema = components["schemas"];
 /**
  * Sends a request with the session's token. After an expired session it waits for a sign-in and repeats the request.
  * A 401 within a session is about the request itself, such as a wrong password, and is returned. So is a 403, unless
- * another tab has signed in, so that the token is an old one.
+ * another tab has signed in, so that the token is an old one. `run` replaces `fetch`, such as by that of a worker.
  */
-export async function send(request: Request): Promise<Response> {
+export async function send(request: Request, run: (request: Request) => Promise<Response> = fetch): Promise<Response> {
   const copy = request.clone();
   const token = session.self?.csrf_token;
   for (const [name, value] of Object.entries(csrfHeaders())) request.headers.set(name, value);
-  const response = await activity.track(fetch(request));
+  const response = await activity.track(run(request));
   const mayBeOldToken = response.status === 403 && token !== undefined && request.method !== "GET";
   if (response.status !== 401 && !mayBeOldToken) return response;
   if (!(await hasSession())) await waitForSignIn();
   // Another token means that the user has signed in again, perhaps in another tab, after the request was sent.
   else if (session.self?.csrf_token === token) return response;
-  return send(copy);
+  return send(copy, run);
 }
 
-export const api = createClient<paths>({ baseUrl: gatewayUrl.href, fetch: send });
+export const api = createClient<paths>({ baseUrl: gatewayUrl.href, fetch: (request: Request) => send(request) });
 
 export interface Loaded<T> {
   data: T;

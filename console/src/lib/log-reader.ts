@@ -1,7 +1,7 @@
 // Reads one log with a worker, so that bodies of megabytes never block the page.
 import { send } from "./api";
 import { parseError } from "./errors";
-import type { BodyName, LargeBody, OpenedLog, WorkerReply, WorkerRequest } from "./log-worker";
+import type { BodyName, LargeBody, LoadedLog, OpenedLog, WorkerReply, WorkerRequest } from "./log-worker";
 import { apiUrl } from "./paths";
 
 export type { LargeBody, OpenedLog } from "./log-worker";
@@ -10,7 +10,7 @@ export function isLargeBody(value: unknown): value is LargeBody {
   return typeof value === "object" && value !== null && "largeBody" in value && "length" in value && "start" in value;
 }
 
-type TaskRequest = { open: ArrayBuffer } | { part: BodyName; from: number; to: number };
+type TaskRequest = { load: string } | { part: BodyName; from: number; to: number };
 
 export class LogReader {
   #worker: Worker | null = null;
@@ -18,14 +18,24 @@ export class LogReader {
   #count = 0;
 
   /** Loads a log. Replaces bodies that are too large for the page by their first characters. */
-  async open(id: string, query: Record<string, string>, signal: AbortSignal): Promise<OpenedLog> {
+  async open(id: string, query: Record<string, string>): Promise<OpenedLog> {
     this.close();
-    const response = await send(new Request(apiUrl(`v1/logs/${encodeURIComponent(id)}?${new URLSearchParams(query)}`), { headers: { accept: "application/json" }, signal }));
-    if (!response.ok) throw parseError(response.status, await response.json().catch(() => null), response.headers.get("x-request-id") ?? "");
-    const buffer = await response.arrayBuffer();
-    const reply = await this.#runTask({ open: buffer }, [buffer]);
-    if (!reply.opened) throw new Error(reply.problem ?? "the log cannot be read");
-    return reply.opened;
+    const url = apiUrl(`v1/logs/${encodeURIComponent(id)}?${new URLSearchParams(query)}`);
+    let loaded: LoadedLog = { status: 0, requestId: "" };
+    // The worker receives the body. `send` sees only the status, so that an expired session is handled as everywhere.
+    const response = await send(new Request(url), async (request) => {
+      loaded = await this.#load(request.url);
+      return new Response(null, { status: loaded.status });
+    });
+    if (!response.ok || !loaded.opened) throw parseError(loaded.status, loaded.error, loaded.requestId);
+    return loaded.opened;
+  }
+
+  async #load(url: string): Promise<LoadedLog> {
+    const { loaded, problem } = await this.#runTask({ load: url });
+    if (!loaded) throw new Error(problem ?? "the log cannot be read");
+    if (loaded.status === 0) throw new TypeError("the gateway cannot be reached");
+    return loaded;
   }
 
   /** Returns a part of the text of a large body. */
@@ -40,10 +50,10 @@ export class LogReader {
     this.#waiting.clear();
   }
 
-  #runTask(task: TaskRequest, transfer: Transferable[] = []): Promise<WorkerReply> {
+  #runTask(task: TaskRequest): Promise<WorkerReply> {
     this.#worker ??= this.#start();
     const id = (this.#count += 1);
-    this.#worker.postMessage({ id, ...task } satisfies WorkerRequest, transfer);
+    this.#worker.postMessage({ id, ...task } satisfies WorkerRequest);
     return new Promise((resolve, reject) => this.#waiting.set(id, { resolve, reject }));
   }
 

@@ -1,5 +1,5 @@
-// Worker that parses one log. Bodies may have megabytes, and parsing them would block the page. Large bodies stay in
-// the worker. The page gets their length and requests parts of their text.
+// Worker that loads one log. Bodies may have megabytes, and receiving and parsing them would block the page. Large bodies
+// stay in the worker. The page gets their length and requests parts of their text.
 import { chatMessages, PART_CHARS, responseText } from "./log-detail";
 import { isReplayable } from "./replay";
 import type { Schema } from "./api";
@@ -22,8 +22,18 @@ export interface OpenedLog {
   isReplayable: boolean;
 }
 
-export type WorkerRequest = { id: number; open: ArrayBuffer } | { id: number; part: BodyName; from: number; to: number };
-export type WorkerReply = { id: number; opened?: OpenedLog; text?: string; problem?: string };
+/** What the gateway returned for a log. */
+export interface LoadedLog {
+  /** HTTP status; 0 if the gateway cannot be reached. */
+  status: number;
+  requestId: string;
+  opened?: OpenedLog;
+  /** Body of an error. */
+  error?: unknown;
+}
+
+export type WorkerRequest = { id: number; load: string } | { id: number; part: BodyName; from: number; to: number };
+export type WorkerReply = { id: number; loaded?: LoadedLog; text?: string; problem?: string };
 
 const MAX_BODY_CHARS = 128 * 1024;
 const MAX_MESSAGES = 100;
@@ -31,8 +41,15 @@ const MAX_MESSAGE_CHARS = 4000;
 const MAX_ANSWER_CHARS = 8000;
 const texts = new Map<BodyName, string>();
 
-function open(buffer: ArrayBuffer): OpenedLog {
-  const log = JSON.parse(new TextDecoder().decode(buffer)) as Schema["Log"];
+async function load(url: string): Promise<LoadedLog> {
+  const response = await fetch(url, { headers: { accept: "application/json" } }).catch(() => null);
+  if (!response) return { status: 0, requestId: "" };
+  const head = { status: response.status, requestId: response.headers.get("x-request-id") ?? "" };
+  if (!response.ok) return { ...head, error: await response.json().catch(() => null) };
+  return { ...head, opened: open((await response.json()) as Schema["Log"]) };
+}
+
+function open(log: Schema["Log"]): OpenedLog {
   const messages = chatMessages(log.request.body)
     .slice(-MAX_MESSAGES)
     .map((one) => ({ role: one.role.slice(0, 40), text: one.text.slice(0, MAX_MESSAGE_CHARS) }));
@@ -49,15 +66,17 @@ function open(buffer: ArrayBuffer): OpenedLog {
   return { log, messages, answer, isReplayable: canReplay };
 }
 
+async function reply(request: WorkerRequest): Promise<WorkerReply> {
+  if ("load" in request) return { id: request.id, loaded: await load(request.load) };
+  return { id: request.id, text: (texts.get(request.part) ?? "").slice(request.from, request.to) };
+}
+
 // Runs in the worker only. Pages import just the types of this file.
 if (typeof document === "undefined") {
   addEventListener("message", (event: MessageEvent<WorkerRequest>) => {
     const request = event.data;
-    try {
-      const reply: WorkerReply = "open" in request ? { id: request.id, opened: open(request.open) } : { id: request.id, text: (texts.get(request.part) ?? "").slice(request.from, request.to) };
-      postMessage(reply);
-    } catch (error) {
-      postMessage({ id: request.id, problem: String(error) } satisfies WorkerReply);
-    }
+    void reply(request)
+      .catch((error: unknown): WorkerReply => ({ id: request.id, problem: String(error) }))
+      .then((done) => postMessage(done));
   });
 }

@@ -232,22 +232,25 @@ export async function recordBodies(page) {
 }
 
 /** Replaces the responses of some addresses inside the page. Rows of a million real logs take too long to write. */
-export function replaceResponses({ total, pageSize, bodyChars, log }) {
+export function replaceResponses({ total, pageSize }) {
   const send = window.fetch.bind(window);
   const json = (value) => new Response(JSON.stringify(value), { headers: { "content-type": "application/json" } });
   window.fetch = async (input, options) => {
     const url = new URL(input.url ?? input, location.href);
-    if (total && url.pathname.endsWith("/v1/logs")) {
+    if (url.pathname.endsWith("/v1/logs")) {
       const from = Number(url.searchParams.get("cursor") ?? 0);
       const data = Array.from({ length: Math.min(pageSize, total - from) }, (_, index) => ({ id: `row-${from + index}`, created_at: "2026-01-01T00:00:00Z", response_status_code: 200, ai_model: `model ${from + index}` }));
       const next = from + data.length;
       return json({ object: "list", data, has_more: next < total, next_cursor: next < total ? String(next) : null, partial: false });
     }
-    if (bodyChars && url.pathname.endsWith(`/v1/logs/${log}`)) {
-      const found = await (await send(input, options)).json();
-      found.request.body = { model: "mock", messages: [{ role: "user", content: "x".repeat(bodyChars) }] };
-      return json(found);
-    }
     return send(input, options);
   };
+}
+
+/** Replaces the body of a log by a large one. The test sends it, because the worker of the console requests it. */
+export async function enlargeBody(page, id, chars) {
+  const log = await callApi("GET", `/v1/logs/${id}?workspace_slug=*`);
+  log.request.body = { model: "mock", messages: [{ role: "user", content: "x".repeat(chars) }] };
+  const body = JSON.stringify(log);
+  await page.route(new RegExp(`/v1/logs/${id}`), (route) => route.fulfill({ contentType: "application/json", body }));
 }

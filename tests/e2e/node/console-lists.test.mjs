@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { callApi, expectCount, followLink, openPage, openSignedIn, openTab, replaceResponses, sendChat, settle, streamText, until } from "./console-kit.mjs";
+import { callApi, enlargeBody, expectCount, followLink, openPage, openSignedIn, openTab, replaceResponses, sendChat, settle, streamText, until } from "./console-kit.mjs";
 
 const { GATEWAY, KEY, LOG, WORKSPACE } = process.env;
 const MAX_DOM_ROWS = 300;
@@ -33,7 +33,7 @@ test("scrolls a million logs with few rows in the document", async () => {
 
 test("opens a body of 20 MB in parts", async () => {
   const tab = await openTab("about:blank", { isSignedIn: true });
-  await tab.context.addInitScript(replaceResponses, { bodyChars: 20 * 1024 * 1024, log: LOG });
+  await enlargeBody(tab.page, LOG, 20 * 1024 * 1024);
   await tab.page.goto(`${GATEWAY}/console/logs/${LOG}?tab=request`);
   const { page } = tab;
   await page.getByText(/Body from the client: 64 kB of 20\.?\d* MB shown|Body from the client: 64.* of 2\d.* shown/).waitFor();
