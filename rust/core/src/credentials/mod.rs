@@ -34,6 +34,7 @@ use penstock_net::{Upstream, body::Body};
 use crate::{
     error::{Error, Result},
     gateway_state::GatewayState,
+    process::settings::WorkloadIdentity,
     resolve::target::Target,
 };
 
@@ -81,14 +82,28 @@ async fn issue_credential(
     }
 }
 
-/// Fetches the token of an application of Entra ID. Other grants may use an identity of this machine, so a guardrail
-/// cannot have them.
-pub(crate) async fn fetch_application_token(
+/// Fetches a token for the partner of a guardrail. `identity` is that of this machine, if the guardrail may use it.
+pub(crate) async fn fetch_partner_token(
+    upstream: &Upstream,
+    identity: Option<&WorkloadIdentity>,
+    grant: &Grant,
+) -> std::result::Result<(IssuedCredential, Duration), String> {
+    match (grant, identity) {
+        (Grant::EntraApplication { .. }, _) => fetch_application_token(upstream, grant).await,
+        (Grant::ManagedIdentity { resource, client_id }, Some(identity)) => {
+            managed_identity::fetch_managed_token(identity, resource, client_id.as_deref()).await
+        }
+        _ => Err("this kind of credential is not supported here".into()),
+    }
+}
+
+/// Fetches the token of an application of Entra ID.
+async fn fetch_application_token(
     upstream: &Upstream,
     grant: &Grant,
 ) -> std::result::Result<(IssuedCredential, Duration), String> {
     let Grant::EntraApplication { authority, tenant, client_id, client_secret, scope } = grant else {
-        return Err("this kind of credential is not supported here".into());
+        return Err("this is no application of Entra ID".into());
     };
     let secret = entra::ClientCredential::Secret(client_secret);
     entra::fetch_token(upstream, authority, tenant, client_id, secret, scope).await

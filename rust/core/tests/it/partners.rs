@@ -1,10 +1,13 @@
 //! Checks by partners: every row of the table against a mock host. `partner_checks.json` has the documented request of
 //! each function, and replies.
 
+use penstock_core::process::settings::WorkloadIdentity;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::harness::{CHAT_PATH, TestGateway, TestResponse, golden_provider::GoldenProvider, post_with_config};
+use crate::harness::{
+    CHAT_PATH, TestGateway, TestResponse, golden_provider::GoldenProvider, issuer::CredentialIssuer, post_with_config,
+};
 
 const TEXT: &str = "call ann@mail.example";
 /// Part of `TEXT` that no result may contain.
@@ -209,4 +212,71 @@ async fn a_token_that_cannot_be_fetched_is_an_error() {
     let message = checked.check["error"]["message"].as_str().unwrap();
     assert!(message.contains("wrong secret") && !message.contains("s-2"), "{message}");
     assert!(checked.partner.request_lines.lock().unwrap().is_empty());
+}
+
+/// Prompt shields with the managed identity of the machine, whose metadata service is `metadata_url`.
+fn managed_gateway(metadata_url: &str, partner: &GoldenProvider, allow_provider_use: bool) -> TestGateway {
+    let gateway = TestGateway::with_settings("", |settings| {
+        settings.trusted_custom_hosts = vec!["127.0.0.1".into()];
+        settings.identity = WorkloadIdentity {
+            allow_provider_use,
+            azure_metadata_url: metadata_url.to_owned(),
+            ..WorkloadIdentity::default()
+        };
+    });
+    let check = json!({"id": "azure.shieldPrompt", "parameters": managed_parameters(partner)});
+    let guardrail = json!({"id": "g1", "slug": "pg-managed", "organisation": "o", "version": "v",
+        "workspace": null, "checks": [check], "actions": {"deny": true}});
+    gateway.apply_snapshot(&json!({"epoch": "1", "parts": [{"name": "guardrails/00", "guardrails": [guardrail]}]}));
+    gateway
+}
+
+fn managed_parameters(partner: &GoldenProvider) -> Value {
+    let resource = json!({"azureAuthMode": "managed", "resourceName": "res", "apiKey": "k-1", "clientId": "m-1"});
+    json!({"failOnError": true, "baseURL": partner.server.url(), "credentials": {"contentSafety": resource}})
+}
+
+/// Sends a chat with these guardrails, and returns the response with the result of the first check.
+async fn send_guarded(gateway: &TestGateway, guardrails: Value) -> (TestResponse, Value) {
+    let body = json!({"id": "c", "object": "chat.completion", "model": "m", "choices": [{"index": 0,
+        "message": {"role": "assistant", "content": "done"}, "finish_reason": "stop"}]});
+    let provider = GoldenProvider::start(200, "application/json", body.to_string().into(), 4096).await;
+    let mut config = json!({"provider": "openai", "api_key": "sk-1", "custom_host": provider.server.url()});
+    config["input_guardrails"] = guardrails;
+    let request = json!({"model": "gpt-x", "messages": [{"role": "user", "content": TEXT}]});
+    let response = gateway.send(post_with_config(&config, CHAT_PATH, request.to_string())).await;
+    let check = response.json()["hook_results"]["before_request_hooks"][0]["checks"][0].clone();
+    (response, check)
+}
+
+#[tokio::test]
+async fn only_saved_guardrails_use_the_identity_of_the_machine_if_allowed() {
+    let service = CredentialIssuer::start_with_tokens().await;
+    let case = read_cases().into_iter().find(|case| case.check == "azure.shieldPrompt").unwrap();
+    let partner = GoldenProvider::start(200, "application/json", case.pass.to_string().into(), 4096).await;
+    let error = |check: &Value| check["error"]["message"].as_str().unwrap_or_default().to_owned();
+
+    let forbidden = managed_gateway(&service.server.url(), &partner, false);
+    let (response, check) = send_guarded(&forbidden, json!(["pg-managed"])).await;
+    assert_eq!(response.status, 446, "{}", response.text());
+    assert!(error(&check).contains("identity.allow_provider_use"), "{check}");
+    assert!(service.received_requests().is_empty());
+
+    let gateway = managed_gateway(&service.server.url(), &partner, true);
+    let (response, check) = send_guarded(&gateway, json!(["pg-managed"])).await;
+    assert_eq!((response.status, &check["verdict"]), (200, &json!(true)), "{}", response.text());
+    let (head, _) = partner.parse_last_request();
+    assert!(head.contains("authorization: Bearer token-1"), "{head}");
+    assert!(!head.contains("ocp-apim-subscription-key"), "{head}");
+    let line = "GET /metadata/identity/oauth2/token?api-version=2018-02-01&\
+        resource=https%3A%2F%2Fcognitiveservices.azure.com&client_id=m-1 HTTP/1.1\r\n";
+    assert!(service.received_requests()[0].starts_with(line), "{:?}", service.received_requests());
+
+    // The token is cached by now, and still no guardrail of a request gets it.
+    let calls = partner.request_lines.lock().unwrap().len();
+    let inline = json!([{"deny": true, "azure.shieldPrompt": managed_parameters(&partner)}]);
+    let (response, check) = send_guarded(&gateway, inline).await;
+    assert_eq!(response.status, 446, "{}", response.text());
+    assert!(error(&check).contains("only a saved guardrail"), "{check}");
+    assert_eq!(partner.request_lines.lock().unwrap().len(), calls);
 }

@@ -14,11 +14,12 @@ use tokio::time::timeout;
 
 use super::model_call::ModelAccess;
 use crate::{
-    credentials::{CredentialCache, IssuedCredential, PayloadDigest, fetch_application_token, sigv4::sign_head},
+    credentials::{CredentialCache, IssuedCredential, PayloadDigest, fetch_partner_token, sigv4::sign_head},
     guardrails::{
         checks::{AwsSignature, CheckError, CheckOutcome, ExternalCall, plugins},
         host_access::{HostAccess, HostChoice, HostReply, HostRequest, ModelQuestion, PluginCall},
     },
+    process::settings::WorkloadIdentity,
     state::shared::check_hosts::{CallerOfHosts, CheckHosts, HostOwner},
 };
 
@@ -99,13 +100,28 @@ impl GatewayHosts {
         CallerOfHosts { owner: HostOwner { workspace, is_saved: self.is_saved }, hook: self.hook }
     }
 
+    /// Identity of this machine, if this hook may use it: saved guardrails may if the operator allows it.
+    fn machine_identity(&self) -> Option<&WorkloadIdentity> {
+        self.models.as_ref().filter(|_| self.is_saved)?.machine_identity()
+    }
+
     /// Returns the token for a call to a partner.
     async fn fetch_token(&self, grant: &Grant, max_wait: Duration) -> Result<String, CheckError> {
+        let identity = self.machine_identity();
+        // Decided before the cache is read, which may have the token for a guardrail that may use it.
+        if grant.is_machine_identity() && identity.is_none() {
+            let reason = if self.is_saved {
+                "the operator does not allow that; see `identity.allow_provider_use`"
+            } else {
+                "only a saved guardrail may use it"
+            };
+            return Err(CheckError::new(format!("`managed` is the identity of the gateway's machine, and {reason}")));
+        }
         let too_long = || format!("the identity provider took longer than {} ms", max_wait.as_millis());
         let fetch = || async {
             let begun = self.hosts.begin_call(self.caller(), IDENTITY_PROVIDER.to_owned(), Instant::now());
             let mut call = begun?;
-            let fetched = timeout(max_wait, fetch_application_token(&self.upstream, grant)).await;
+            let fetched = timeout(max_wait, fetch_partner_token(&self.upstream, identity, grant)).await;
             let result = fetched.unwrap_or_else(|_| Err(too_long()));
             call.has_failed = Some(result.is_err());
             result

@@ -21,6 +21,7 @@ use crate::{
     gateway_state::GatewayState,
     guardrails::{check::CheckError, host_access::ModelQuestion},
     ingress::{control_headers::ControlHeaders, message::RequestHead, route::Route},
+    process::settings::WorkloadIdentity,
     resolve::{
         route_plan::RoutePlan,
         target_resolver::{ClientRequest, TargetResolver},
@@ -94,6 +95,11 @@ impl ModelAccess {
     pub fn for_trial(state: Arc<GatewayState>, id: Box<str>, workspace: Arc<str>, route: RouteQuestion) -> Arc<Self> {
         let key = Some(build_question_key(id, Some(workspace), None));
         Arc::new(Self { state, key, trace_id: None, route, question_count: Arc::default(), hides_texts: false })
+    }
+
+    /// Identity of this machine, if the operator allows tenants to use it.
+    pub fn machine_identity(&self) -> Option<&WorkloadIdentity> {
+        Some(&self.state.settings.identity).filter(|identity| identity.allow_provider_use)
     }
 
     /// Sends a question to a model, and returns the text of its response.

@@ -22,7 +22,8 @@ const SAFETY: Partner = Partner {
 const SAFETY_HEADERS: &[HeaderTemplate] = &[("ocp-apim-subscription-key", "{credentials.contentSafety.apiKey}")];
 const LANGUAGE_HEADERS: &[HeaderTemplate] = &[("ocp-apim-subscription-key", "{credentials.pii.apiKey}")];
 const DEFAULT_AUTHORITY: &str = "https://login.microsoftonline.com";
-/// Scope of tokens for Azure AI services.
+/// Resource of tokens for Azure AI services, and their scope.
+const RESOURCE: &str = "https://cognitiveservices.azure.com";
 const SCOPE: &str = "https://cognitiveservices.azure.com/.default";
 const SHARED: &[&str] = &["scope", "baseURL", "forwardHeaders", "timeout=5000"];
 
@@ -31,7 +32,7 @@ pub(super) const ROWS: &[CheckRow] = &[
         id: "azure.contentSafety",
         name: "Azure content safety",
         description: "fails if Azure AI Content Safety finds harmful content of a severity, or a term of a blocklist",
-        schema: r##"{"required":["credentials"],"properties":{"credentials":{"type":"object","required":["contentSafety"],"additionalProperties":false,"properties":{"contentSafety":{"$ref":"#/$defs/resource"}}},"severity":{"type":"integer","minimum":0,"maximum":7,"default":2,"description":"severity from which content fails"},"categories":{"type":"array","minItems":1,"items":{"enum":["Hate","SelfHarm","Sexual","Violence"]},"default":["Hate","SelfHarm","Sexual","Violence"]},"blocklistNames":{"type":"array","maxItems":100,"items":{"type":"string","minLength":1},"default":[]},"apiVersion":{"type":"string","minLength":1,"default":"2024-09-01"}},"$defs":{"resource":{"type":"object","additionalProperties":false,"properties":{"azureAuthMode":{"enum":["apiKey","entra"],"description":"`entra`: uses the token of an application in Entra ID instead of `apiKey`"},"resourceName":{"type":"string","pattern":"^[A-Za-z0-9-]+$"},"apiKey":{"type":"string","minLength":1},"tenantId":{"type":"string","pattern":"^[A-Za-z0-9][A-Za-z0-9.-]*$"},"clientId":{"type":"string","minLength":1},"clientSecret":{"type":"string","minLength":1},"authorityHost":{"type":"string","pattern":"^https?://","description":"Entra ID of a national cloud"},"customHost":{"type":"string","pattern":"^https?://"}}}}}"##,
+        schema: r##"{"required":["credentials"],"properties":{"credentials":{"type":"object","required":["contentSafety"],"additionalProperties":false,"properties":{"contentSafety":{"$ref":"#/$defs/resource"}}},"severity":{"type":"integer","minimum":0,"maximum":7,"default":2,"description":"severity from which content fails"},"categories":{"type":"array","minItems":1,"items":{"enum":["Hate","SelfHarm","Sexual","Violence"]},"default":["Hate","SelfHarm","Sexual","Violence"]},"blocklistNames":{"type":"array","maxItems":100,"items":{"type":"string","minLength":1},"default":[]},"apiVersion":{"type":"string","minLength":1,"default":"2024-09-01"}},"$defs":{"resource":{"type":"object","additionalProperties":false,"properties":{"azureAuthMode":{"enum":["apiKey","entra","managed"],"description":"`entra`: uses the token of an application in Entra ID instead of `apiKey`; `managed`: uses that of the managed identity of the gateway's machine, and `clientId` selects one of several"},"resourceName":{"type":"string","pattern":"^[A-Za-z0-9-]+$"},"apiKey":{"type":"string","minLength":1},"tenantId":{"type":"string","pattern":"^[A-Za-z0-9][A-Za-z0-9.-]*$"},"clientId":{"type":"string","minLength":1},"clientSecret":{"type":"string","minLength":1},"authorityHost":{"type":"string","pattern":"^https?://","description":"Entra ID of a national cloud"},"customHost":{"type":"string","pattern":"^https?://"}}}}}"##,
         shared: SHARED,
         compile: |parameters| {
             const ANALYZE: Partner = Partner {
@@ -90,7 +91,7 @@ pub(super) const ROWS: &[CheckRow] = &[
         id: "azure.pii",
         name: "Azure personal data",
         description: "fails if Azure AI Language finds personal data, or replaces it",
-        schema: r##"{"required":["credentials"],"properties":{"credentials":{"type":"object","required":["pii"],"additionalProperties":false,"properties":{"pii":{"$ref":"#/$defs/resource"}}},"redact":{"type":"boolean","default":false,"description":"true: replaces what is found, and passes"},"domain":{"enum":["none","phi"],"default":"none","description":"`phi`: health data only"},"language":{"type":"string","minLength":1,"default":"en"},"piiCategories":{"type":"array","maxItems":200,"items":{"type":"string","minLength":1},"description":"categories that are looked for"},"modelVersion":{"type":"string","minLength":1,"default":"latest"},"apiVersion":{"type":"string","minLength":1,"default":"2024-11-01"}},"$defs":{"resource":{"type":"object","additionalProperties":false,"properties":{"azureAuthMode":{"enum":["apiKey","entra"],"description":"`entra`: uses the token of an application in Entra ID instead of `apiKey`"},"resourceName":{"type":"string","pattern":"^[A-Za-z0-9-]+$"},"apiKey":{"type":"string","minLength":1},"tenantId":{"type":"string","pattern":"^[A-Za-z0-9][A-Za-z0-9.-]*$"},"clientId":{"type":"string","minLength":1},"clientSecret":{"type":"string","minLength":1},"authorityHost":{"type":"string","pattern":"^https?://","description":"Entra ID of a national cloud"},"customHost":{"type":"string","pattern":"^https?://"}}}}}"##,
+        schema: r##"{"required":["credentials"],"properties":{"credentials":{"type":"object","required":["pii"],"additionalProperties":false,"properties":{"pii":{"$ref":"#/$defs/resource"}}},"redact":{"type":"boolean","default":false,"description":"true: replaces what is found, and passes"},"domain":{"enum":["none","phi"],"default":"none","description":"`phi`: health data only"},"language":{"type":"string","minLength":1,"default":"en"},"piiCategories":{"type":"array","maxItems":200,"items":{"type":"string","minLength":1},"description":"categories that are looked for"},"modelVersion":{"type":"string","minLength":1,"default":"latest"},"apiVersion":{"type":"string","minLength":1,"default":"2024-11-01"}},"$defs":{"resource":{"type":"object","additionalProperties":false,"properties":{"azureAuthMode":{"enum":["apiKey","entra","managed"],"description":"`entra`: uses the token of an application in Entra ID instead of `apiKey`; `managed`: uses that of the managed identity of the gateway's machine, and `clientId` selects one of several"},"resourceName":{"type":"string","pattern":"^[A-Za-z0-9-]+$"},"apiKey":{"type":"string","minLength":1},"tenantId":{"type":"string","pattern":"^[A-Za-z0-9][A-Za-z0-9.-]*$"},"clientId":{"type":"string","minLength":1},"clientSecret":{"type":"string","minLength":1},"authorityHost":{"type":"string","pattern":"^https?://","description":"Entra ID of a national cloud"},"customHost":{"type":"string","pattern":"^https?://"}}}}}"##,
         shared: SHARED,
         compile: |parameters| {
             const LANGUAGE: Partner = Partner {
@@ -112,41 +113,52 @@ pub(super) const ROWS: &[CheckRow] = &[
 ];
 
 /// Schema of the functions of Content Safety without own parameters.
-const SAFETY_SCHEMA: &str = r##"{"required":["credentials"],"properties":{"credentials":{"type":"object","required":["contentSafety"],"additionalProperties":false,"properties":{"contentSafety":{"$ref":"#/$defs/resource"}}},"apiVersion":{"type":"string","minLength":1,"default":"2024-09-01"}},"$defs":{"resource":{"type":"object","additionalProperties":false,"properties":{"azureAuthMode":{"enum":["apiKey","entra"],"description":"`entra`: uses the token of an application in Entra ID instead of `apiKey`"},"resourceName":{"type":"string","pattern":"^[A-Za-z0-9-]+$"},"apiKey":{"type":"string","minLength":1},"tenantId":{"type":"string","pattern":"^[A-Za-z0-9][A-Za-z0-9.-]*$"},"clientId":{"type":"string","minLength":1},"clientSecret":{"type":"string","minLength":1},"authorityHost":{"type":"string","pattern":"^https?://","description":"Entra ID of a national cloud"},"customHost":{"type":"string","pattern":"^https?://"}}}}}"##;
+const SAFETY_SCHEMA: &str = r##"{"required":["credentials"],"properties":{"credentials":{"type":"object","required":["contentSafety"],"additionalProperties":false,"properties":{"contentSafety":{"$ref":"#/$defs/resource"}}},"apiVersion":{"type":"string","minLength":1,"default":"2024-09-01"}},"$defs":{"resource":{"type":"object","additionalProperties":false,"properties":{"azureAuthMode":{"enum":["apiKey","entra","managed"],"description":"`entra`: uses the token of an application in Entra ID instead of `apiKey`; `managed`: uses that of the managed identity of the gateway's machine, and `clientId` selects one of several"},"resourceName":{"type":"string","pattern":"^[A-Za-z0-9-]+$"},"apiKey":{"type":"string","minLength":1},"tenantId":{"type":"string","pattern":"^[A-Za-z0-9][A-Za-z0-9.-]*$"},"clientId":{"type":"string","minLength":1},"clientSecret":{"type":"string","minLength":1},"authorityHost":{"type":"string","pattern":"^https?://","description":"Entra ID of a national cloud"},"customHost":{"type":"string","pattern":"^https?://"}}}}}"##;
 
-/// Uses the custom host of a resource as base URL, and validates its credentials: a key, or an application of Entra ID.
+/// Uses the custom host of a resource as base URL, and validates its credentials: a key, an application of Entra ID, or
+/// the managed identity of the machine.
 fn prepare_resource(parameters: &mut Value, resource: &str) -> Result<(), ParameterProblem> {
     let host = parameters["credentials"][resource]["customHost"].clone();
     if host.is_string() && parameters["baseURL"].is_null() {
         parameters["baseURL"] = host;
     }
     let Some(credentials) = parameters["credentials"][resource].as_object_mut() else { return Ok(()) };
-    let is_application = credentials.get("azureAuthMode").is_some_and(|mode| mode == "entra");
-    let required: &[&str] = if is_application { &["tenantId", "clientId", "clientSecret"] } else { &["apiKey"] };
+    let mode = credentials.get("azureAuthMode").and_then(Value::as_str).unwrap_or("apiKey").to_owned();
+    let required: &[&str] = match mode.as_str() {
+        "entra" => &["tenantId", "clientId", "clientSecret"],
+        "managed" => &[],
+        _ => &["apiKey"],
+    };
     let at = |name: &str| format!(".credentials.{resource}.{name}");
     if let Some(name) = required.iter().find(|name| !credentials.contains_key(**name)) {
         return Err((at(name), "is required".to_owned()));
     }
-    if is_application {
+    if mode != "apiKey" {
         // A key that is stored besides is not sent.
         credentials.shift_remove("apiKey");
+    }
+    if mode == "entra" {
         let authority = credentials.get("authorityHost").and_then(Value::as_str).unwrap_or(DEFAULT_AUTHORITY);
         BaseUrl::parse(authority).map_err(|message| (at("authorityHost"), message))?;
     }
     Ok(())
 }
 
-/// Returns how the token of an application is fetched; `None` if the resource is used with a key.
+/// Returns how the token is fetched; `None` if the resource is used with a key.
 fn find_grant(parameters: &Value, resource: &str) -> Option<Grant> {
     let credentials = &parameters["credentials"][resource];
     let text = |name: &str| credentials[name].as_str().map(ToOwned::to_owned);
-    (credentials["azureAuthMode"] == "entra").then_some(Grant::EntraApplication {
-        authority: text("authorityHost").unwrap_or_else(|| DEFAULT_AUTHORITY.to_owned()),
-        tenant: text("tenantId")?,
-        client_id: text("clientId")?,
-        client_secret: text("clientSecret")?,
-        scope: SCOPE.to_owned(),
-    })
+    match credentials["azureAuthMode"].as_str()? {
+        "managed" => Some(Grant::ManagedIdentity { resource: RESOURCE.to_owned(), client_id: text("clientId") }),
+        "entra" => Some(Grant::EntraApplication {
+            authority: text("authorityHost").unwrap_or_else(|| DEFAULT_AUTHORITY.to_owned()),
+            tenant: text("tenantId")?,
+            client_id: text("clientId")?,
+            client_secret: text("clientSecret")?,
+            scope: SCOPE.to_owned(),
+        }),
+        _ => None,
+    }
 }
 
 fn read_content_safety_reply(reply: &PartnerReply<'_>) -> Option<Findings> {
