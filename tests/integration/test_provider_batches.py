@@ -96,8 +96,15 @@ def test_provider_batch_results_are_returned_in_openai_format(
     assert ai.batches.retrieve(batch.id).status == "in_progress"
     name = next(iter(stub_provider.batches))
     wait_for("its name there", lambda: caller.read(f"/v1/batches/{batch.id}")["provider_job_id"] == name or None)
+    path = f"/v1/batches/{batch.id}"
+    assert caller.read(path)["provider_details"] is None
+    details_path = f"{path}?include_provider_details=true"
+    wait_for("a poll", lambda: caller.read(details_path)["provider_details"]["polled_at"])
+    details = caller.read(details_path)["provider_details"]
+    assert (details["job_id"], details["virtual_key"], details["status"]) == (name, "m-w", "in_progress")
     stub_provider.finish_batches(good=3)
     batch = wait_until_ended(ai, batch.id)
+    assert caller.read(details_path)["provider_details"]["status"] == "completed"
     assert (batch.status, batch.completion_window, batch.metadata) == ("completed", COMPLETION_WINDOW, {"a": "b"})
     counts = batch.request_counts
     assert (counts.total, counts.completed, counts.failed) == (4, 3, 1)

@@ -64,6 +64,18 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     failed: Annotated[int, Meta(description="lines that failed")]
 
 
+class ProviderDetails(msgspec.Struct, frozen=True, kw_only=True):
+    """Run of a batch at its provider, as of the last poll."""
+
+    provider: Annotated[str, Meta(description="slug of the provider")]
+    virtual_key: Annotated[str | None, Meta(description="slug of the saved provider, if one was named")]
+    job_id: Annotated[str | None, Meta(description="id of the batch at the provider; null before it is submitted")]
+    status: Annotated[str | None, Meta(description="status at the provider, in the terms of OpenAI")]
+    polled_at: Annotated[int | None, Meta(description="time of the last poll, Unix time in seconds")]
+    completed: Annotated[int | None, Meta(description="number of lines that succeeded at the provider")]
+    failed: Annotated[int | None, Meta(description="number of lines that failed at the provider")]
+
+
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
     """One batch in OpenAI's format."""
 
@@ -95,10 +107,14 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     model: Annotated[str | None, Meta(description="default model for lines that name none")]
     provider_job_id: Annotated[str | None, Meta(description="id of the batch at the provider that runs it")]
     hook_results: Annotated[HookSummary, Meta(description="results of the guardrails so far, over all lines")]
+    provider_details: Annotated[
+        ProviderDetails | None,
+        Meta(description="run at the provider, if `include_provider_details` is true and a provider runs the batch"),
+    ] = None
     object: Annotated[str, Meta(description="`batch`")] = "batch"
 
 
-def to_batch(row: Row) -> Batch:
+def to_batch(row: Row, *, has_provider_details: bool = False) -> Batch:
     """Converts a row to the API response."""
     moments: dict[str, int] = {status: moment // MS_PER_SECOND for status, moment in row["moments"].items()}
     details: dict[str, Any] = row["details"] or {}
@@ -120,6 +136,7 @@ def to_batch(row: Row) -> Batch:
         model=row["model"],
         provider_job_id=job.get("id"),
         hook_results=HookSummary.load(details),
+        provider_details=_provider_details(job) if has_provider_details and job else None,
         in_progress_at=moments.get(IN_PROGRESS),
         processing_post_request_guardrails_at=moments.get(CHECKING_RESPONSES),
         finalizing_at=moments.get(FINALIZING),
@@ -128,6 +145,19 @@ def to_batch(row: Row) -> Batch:
         expired_at=moments.get(EXPIRED),
         cancelling_at=moments.get(CANCELLING),
         cancelled_at=moments.get(CANCELLED),
+    )
+
+
+def _provider_details(job: Mapping[str, Any]) -> ProviderDetails:
+    polled: Mapping[str, Any] = job.get("polled") or {}
+    return ProviderDetails(
+        provider=job["provider"],
+        virtual_key=job.get("virtual_key"),
+        job_id=job.get("id"),
+        status=polled.get("status"),
+        polled_at=polled["at"] // MS_PER_SECOND if polled else None,
+        completed=polled.get("completed"),
+        failed=polled.get("failed"),
     )
 
 

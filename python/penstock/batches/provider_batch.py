@@ -222,7 +222,13 @@ class ProviderBatch:
                 failed: int = self._job.get("failed_input", 0)
                 completed: int = self._job.get("withheld", 0) - failed
                 counts = {"completed": batch_status.completed + completed, "failed": batch_status.failed + failed}
-                await self._update_row(counts)
+                self._job["polled"] = {
+                    "status": batch_status.status,
+                    "at": now(),
+                    "completed": batch_status.completed,
+                    "failed": batch_status.failed,
+                }
+                await self._update_row({**counts, "job": self._job})
                 if batch_status.status in {COMPLETED, CANCELLED, EXPIRED, FAILED}:
                     return batch_status
             if questions > MAX_FINAL_POLLS:

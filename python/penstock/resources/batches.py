@@ -38,6 +38,9 @@ SCOPE_GUARD = require_scopes("completions.write")
 MAX_PAGE_SIZE = 100
 
 BatchId = Annotated[str, PathParameter(description="id of the batch: `gw_batch_…`")]
+IncludeProviderDetails = Annotated[
+    bool, QueryParameter(description="true adds `provider_details`: the run of the batch at its provider")
+]
 LimitParam = Annotated[int, QueryParameter(ge=1, le=MAX_PAGE_SIZE, description="maximum number of batches to return")]
 _MetadataKey = Annotated[str, Meta(max_length=64)]
 _MetadataValue = Annotated[str, Meta(max_length=512)]
@@ -229,12 +232,14 @@ async def list_batches(
 
 
 @get("/{batch_id:str}", guards=[SCOPE_GUARD], summary="Get batch", tags=TAGS)
-async def get_batch(batch_id: BatchId, context: NamedDependency[RequestContext]) -> Batch:
-    """Returns one batch."""
+async def get_batch(
+    batch_id: BatchId, context: NamedDependency[RequestContext], include_provider_details: IncludeProviderDetails = False
+) -> Batch:
+    """Returns one batch, on request with the state of its run at the provider."""
     async with context.read_session() as session:
         row = await batch_object.find_batch(session, batch_id)
         session.set_requested_row(batches, row)
-        return batch_object.to_batch(row)
+        return batch_object.to_batch(row, has_provider_details=include_provider_details)
 
 
 @get(
