@@ -147,10 +147,11 @@ test-rust: $(STAMPS)/toolchain $(STAMPS)/debian $(VENV) ## the Rust tests
 	$(SAY) 'Rust tests: unit, golden, engine features against the mock provider (the first build takes about 3 minutes on 2 cores)'
 	@RUST_TEST_THREADS=4 cargo test --no-fail-fast $(CRATES) $(ARGS)
 
+# Without bytecode, each command that a test starts would compile the whole package again.
 .PHONY: test-python
 test-python: build test-installs ## the Python and Node tests; ARGS go to pytest
 	$(SAY) 'Python tests: shape, unit, integration, end to end with the SDKs of Python and Node'
-	@$(BIN)/python -m pytest -m 'not figures and not image and not release' --numprocesses=3 --dist=loadfile --no-loadscope-reorder --durations=20 --durations-min=10 $(ARGS)
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -m 'not figures and not image and not release' --numprocesses=3 --dist=loadfile --no-loadscope-reorder --durations=20 --durations-min=10 $(ARGS)
 
 .PHONY: check
 check: build $(STAMPS)/test ## formatting, lints, types, layers, clippy on all targets
@@ -303,7 +304,7 @@ $(STAMPS)/helm: $(HELM)/package.json $(HELM)/package-lock.json
 $(STAMPS)/debian: | $(STAMPS)/toolchain $(VENV)
 	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || .ci/debian initdb=postgresql
 	@ls /usr/lib/*/faketime/libfaketimeMT.so.1 >/dev/null 2>&1 || .ci/debian =libfaketime
-	@.ci/debian redis-server=redis-server prometheus=prometheus chromium=chromium
+	@.ci/debian redis-server=redis-server prometheus=prometheus chromium-headless-shell=chromium-headless-shell
 	$(done)
 
 .PHONY: again

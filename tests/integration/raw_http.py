@@ -83,7 +83,7 @@ class RawConnection:
     """One HTTP/1.1 connection over a plain socket."""
 
     url: str
-    timeout: float = 20.0
+    timeout: float = 60.0
     receive_buffer: int | None = None
     _buffer: bytearray = field(default_factory=bytearray)
 

@@ -345,20 +345,24 @@ def test_organisation_can_lock_block_inline_config(
         assert response.status in {200, 400}, response.body
         return response.status != 200
 
+    def wait_until(*, blocked: bool) -> None:
+        wait_for("the rule", lambda: is_blocked() == blocked or None, 5)
+
     def set_block_inline_config(says: bool | None) -> Response:
         return scenario.admin.put(scenario.path, {"settings": {"block_inline_config": says}})
 
-    wait_for("the key", lambda: not is_blocked() or None, 5)
+    wait_until(blocked=False)
     name = "data_plane_security_settings"
     put_organisation_rules(block_inline_config=True, security_settings_overrides={name: True})
     # Inherited from the organisation, then set by the workspace itself.
-    assert (is_blocked(), scenario.admin.read(scenario.path)["settings"]["block_inline_config"]) == (True, True)
+    wait_until(blocked=True)
+    assert scenario.admin.read(scenario.path)["settings"]["block_inline_config"] is True
     expect_ok(set_block_inline_config(False))
-    assert not is_blocked()
+    wait_until(blocked=False)
     put_organisation_rules(security_settings_overrides={name: False})
-    assert is_blocked()
+    wait_until(blocked=True)
     put_organisation_rules(block_inline_config=False)
-    assert not is_blocked()
+    wait_until(blocked=False)
     expect_error(set_block_inline_config(True), 403, "AB03", "settings.block_inline_config", name)
 
 

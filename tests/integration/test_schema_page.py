@@ -27,13 +27,12 @@ RENDER_MS = 20_000
 @pytest.fixture(scope="module")
 def page(admin: Client, tmp_path_factory: pytest.TempPathFactory) -> str:
     """Document of the page once its script has run."""
-    browser = shutil.which("chromium")
+    browser = shutil.which("chromium-headless-shell")
     if browser is None:
-        pytest.skip("chromium is not installed")
+        pytest.skip("chromium-headless-shell is not installed")
     folder: Path = tmp_path_factory.mktemp("browser")
     command = [
         browser,
-        "--headless",
         "--no-sandbox",
         "--disable-gpu",
         f"--user-data-dir={folder}",

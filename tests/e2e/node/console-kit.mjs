@@ -72,7 +72,8 @@ function watchRequests(quiet) {
 /** Opens a tab that collects the errors that occur in it. */
 export async function openTab(address = `${GATEWAY}/console/`, options = {}) {
   const { isSignedIn, ...others } = options;
-  const context = await browser.newContext({ viewport: WINDOW, ...others });
+  // Pictures of a movement cost more time than all else that a waiting page does.
+  const context = await browser.newContext({ viewport: WINDOW, reducedMotion: "reduce", ...others });
   if (isSignedIn) await context.addCookies([session]);
   const faults = [];
   await context.exposeFunction("reportFault", (text) => faults.push(text));
@@ -124,7 +125,7 @@ export async function settle(page) {
   await page.waitForFunction(() => {
     const isLoading = [...document.querySelectorAll("main [role=status], dialog [role=status]")].some((one) => one.textContent.startsWith("Loading"));
     return !isLoading && window.isQuiet;
-  });
+  }, undefined, { polling: POLL_MS });
 }
 
 /** Opens an address of the console, and waits until everything is shown. */
