@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{
     CHAT_PATH, TestGateway, TestResponse, golden_provider::GoldenProvider, issuer::CredentialIssuer, post_with_config,
+    sha256_hex,
 };
 
 const TEXT: &str = "call ann@mail.example";
@@ -14,6 +15,7 @@ const TEXT: &str = "call ann@mail.example";
 const FOUND: &str = "ann@mail";
 const QUESTION: &str = "who is it?";
 const TRACE_ID: &str = "trace-1";
+const KEY: &str = "key-of-the-workspace";
 
 /// A function of a partner.
 #[derive(Debug, Deserialize)]
@@ -226,8 +228,11 @@ fn managed_gateway(metadata_url: &str, partner: &GoldenProvider, allow_provider_
     });
     let check = json!({"id": "azure.shieldPrompt", "parameters": managed_parameters(partner)});
     let guardrail = json!({"id": "g1", "slug": "pg-managed", "organisation": "o", "version": "v",
-        "workspace": null, "checks": [check], "actions": {"deny": true}});
-    gateway.apply_snapshot(&json!({"epoch": "1", "parts": [{"name": "guardrails/00", "guardrails": [guardrail]}]}));
+        "workspace": "w", "checks": [check], "actions": {"deny": true}});
+    gateway.apply_snapshot(&json!({"epoch": "1",
+        "workspaces": [{"id": "w", "slug": "one", "organisation_id": "o"}],
+        "keys": [{"id": "k", "name": "a", "workspace": "w", "sha256": sha256_hex(KEY)}],
+        "parts": [{"name": "guardrails/00", "guardrails": [guardrail]}]}));
     gateway
 }
 
@@ -244,7 +249,8 @@ async fn send_guarded(gateway: &TestGateway, guardrails: Value) -> (TestResponse
     let mut config = json!({"provider": "openai", "api_key": "sk-1", "custom_host": provider.server.url()});
     config["input_guardrails"] = guardrails;
     let request = json!({"model": "gpt-x", "messages": [{"role": "user", "content": TEXT}]});
-    let response = gateway.send(post_with_config(&config, CHAT_PATH, request.to_string())).await;
+    let request = post_with_config(&config, CHAT_PATH, request.to_string()).header("x-gateway-api-key", KEY);
+    let response = gateway.send(request).await;
     let check = response.json()["hook_results"]["before_request_hooks"][0]["checks"][0].clone();
     (response, check)
 }
