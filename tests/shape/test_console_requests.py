@@ -7,9 +7,10 @@ import re
 from tests.shape.repository import files_under, read_text
 
 # Files that may send requests: clients of the management API, of the sign-in, of the data plane and of the live tail;
-# and the request that is sent before the session is known, whose failure is ignored.
-CLIENTS = {"api.ts", "session.svelte.ts", "key-requests.ts", "log-tail.svelte.ts", "early-figure.ts"}
-REQUEST = re.compile(r"\b(?:fetch\(|new (?:EventSource|XMLHttpRequest|WebSocket)\b)")
+# the request that is sent before the session is known, whose failure is ignored; and the worker that loads a log, whose
+# status goes through the client of the management API.
+CLIENTS = {"api.ts", "session.svelte.ts", "key-requests.ts", "log-tail.svelte.ts", "early-figure.ts", "log-worker.ts"}
+REQUEST = re.compile(r"(?:\bfetch\(|= fetch\b|\bnew (?:EventSource|XMLHttpRequest|WebSocket)\b)")
 
 
 def test_forms_send_requests_only_through_the_clients():

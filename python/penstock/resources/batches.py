@@ -233,7 +233,9 @@ async def list_batches(
 
 @get("/{batch_id:str}", guards=[SCOPE_GUARD], summary="Get batch", tags=TAGS)
 async def get_batch(
-    batch_id: BatchId, context: NamedDependency[RequestContext], include_provider_details: IncludeProviderDetails = False
+    batch_id: BatchId,
+    context: NamedDependency[RequestContext],
+    include_provider_details: IncludeProviderDetails = False,
 ) -> Batch:
     """Returns one batch, on request with the state of its run at the provider."""
     async with context.read_session() as session:
