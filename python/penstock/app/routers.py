@@ -61,7 +61,7 @@ def register_routes(parts: ApplicationParts) -> Application:
         before_send=[add_request_id, *([before_send_with_store] if parts.store else [])],
         logging_config=None,
     )
-    check_guards(app)
+    require_guards(app)
     return app
 
 
@@ -139,7 +139,7 @@ async def begin_request(request: Request[Any, Any, Any]) -> None:
     await check_request_text(request)
 
 
-def check_guards(app: Litestar) -> None:
+def require_guards(app: Litestar) -> None:
     """Denies by default: raises `StartupError` if a route declares no guard."""
     for route in app.routes:
         for handler in getattr(route, "route_handlers", ()):

@@ -90,11 +90,11 @@ def _convert_tag(tag: str, blocks: list[tuple[str, str, str]]) -> str | None:
         blocks.append(("for", _name_in_loop(matched[2], blocks), matched[1]))
     else:
         matched = WORD_TAG.match(tag)
-        return _convert_word(matched[1], blocks) if matched and blocks else None
+        return _convert_block_keyword(matched[1], blocks) if matched and blocks else None
     return f"{{{{#{blocks[-1][1]}}}}}"
 
 
-def _convert_word(word: str, blocks: list[tuple[str, str, str]]) -> str | None:
+def _convert_block_keyword(word: str, blocks: list[tuple[str, str, str]]) -> str | None:
     """Converts `else`, `endif` or `endfor`; returns `None` if it does not match the innermost open block."""
     kind, name, _ = blocks[-1]
     if word == "else" and kind == "if":

@@ -43,10 +43,10 @@ MIN_FAILURE_STATUS = 300
 class IdempotencyClaim:
     """Claim of an Idempotency-Key by the request that is executed. Repeated requests get its stored response."""
 
-    def __init__(self, row_id: str, owner: str) -> None:
+    def __init__(self, row_id: str, encrypted_for_id: str) -> None:
         """Stores the ids of the claim's row and of the row that its response is encrypted for."""
         self.row_id = row_id
-        self.owner = owner
+        self.encrypted_for_id = encrypted_for_id
         self.status = 0
 
 
@@ -171,7 +171,7 @@ async def _try_store_response(services: Services, claimed: IdempotencyClaim, bod
 async def _store_response(
     services: Services, connection: AsyncConnection, claimed: IdempotencyClaim, body: bytes
 ) -> None:
-    sealed = await services.vault.seal(connection, body.decode(), claimed.owner)
+    sealed = await services.vault.seal(connection, body.decode(), claimed.encrypted_for_id)
     values = {"status": claimed.status, "sealed": sealed}
     await connection.execute(
         update(idempotent_responses).where(idempotent_responses.c.id == claimed.row_id).values(values)

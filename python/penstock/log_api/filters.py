@@ -103,7 +103,7 @@ def _query(name: str, **bounds: float) -> QueryParameter:
     return QueryParameter(description=DESCRIPTIONS[name], **cast("Any", bounds))
 
 
-class GivenFilters(NamedTuple):
+class RequestedFilters(NamedTuple):
     """Validated filters of a request, and the workspace as the client named it."""
 
     workspace: str | None
@@ -118,7 +118,7 @@ class GivenFilters(NamedTuple):
             **self.values,
         )
 
-    def with_default_range(self) -> GivenFilters:
+    def with_default_range(self) -> RequestedFilters:
         """Returns the filters with a complete time range, as analytics need it. By default it ends now, and starts
         seven days before its end.
         """
@@ -127,7 +127,7 @@ class GivenFilters(NamedTuple):
         return self._replace(values={**self.values, "time_of_generation_min": start, "time_of_generation_max": end})
 
 
-def parse_filters(sent: Mapping[str, Any], path: str = "", known_problems: Sequence[Problem] = ()) -> GivenFilters:
+def parse_filters(sent: Mapping[str, Any], path: str = "", known_problems: Sequence[Problem] = ()) -> RequestedFilters:
     """Validates filters. `path` precedes the names in error messages. Raises InvalidError with all problems,
     `known_problems` first.
     """
@@ -162,7 +162,7 @@ def parse_filters(sent: Mapping[str, Any], path: str = "", known_problems: Seque
         values["metadata"] = _parse_metadata(f"{path}metadata", values["metadata"], problems)
     if problems:
         raise invalid_error(problems)
-    return GivenFilters(workspace, values)
+    return RequestedFilters(workspace, values)
 
 
 def _clamp(value: object) -> object:
@@ -262,7 +262,7 @@ def read_log_filters(  # noqa: PLR0913, PLR0917 - one parameter for each filter
     outcome: Annotated[str | None, _query("outcome")] = None,
     rescued: Annotated[str | None, _query("rescued")] = None,
     guardrails: Annotated[str | None, _query("guardrails")] = None,
-) -> GivenFilters:
+) -> RequestedFilters:
     """Reads the filters that all routes of logs and analytics accept. A list parameter may be sent several times; its
     values are joined.
     """
@@ -316,7 +316,7 @@ class ExportFilters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         Annotated[int, Meta(ge=0, le=10_000)] | None, Meta(description="number of that page, from 0")
     ] = None
 
-    def parse(self) -> GivenFilters:
+    def parse(self) -> RequestedFilters:
         """Validates the filters. Raises InvalidError with all problems."""
         filters = msgspec.structs.asdict(self)
         size, number = filters.pop("page_size"), filters.pop("current_page")

@@ -72,8 +72,8 @@ NON_TEXT_BUCKETS = {
     "output": ("audio_out", "image_out"),
     "cache_read": ("cache_read_audio", "cache_read_image"),
 }
-# The operator's units by name. Each has the engine's bucket, and the bucket whose factor applies if the unit has no
-# factor.
+# Units for which the operator can set a price multiplier. Each has the engine's bucket of usage that it prices, and the
+# bucket whose multiplier applies if the unit has none.
 UNIT_BUCKETS = {
     "cache_write_1h": ("cache_write_1h", "cache_write"),
     "thinking_token": ("reasoning", None),

@@ -12,7 +12,7 @@ from msgspec import UNSET, Meta, UnsetType
 from penstock.authorization import RequireScopes
 from penstock.errors import NotFoundError
 from penstock.kit.tenant_session import RequestContext
-from penstock.log_api.filters import GivenFilters, read_log_filters
+from penstock.log_api.filters import RequestedFilters, read_log_filters
 from penstock.log_api.service import LogService
 from penstock.log_api.visibility import ALL_WORKSPACES, open_log_access
 from penstock.logs.query import MAX_METADATA_CHARS, MAX_PAGE_SIZE, GroupColumn, GroupName, GroupQuery
@@ -95,7 +95,7 @@ class GroupList(msgspec.Struct, frozen=True, kw_only=True):
 class GroupRequest(NamedTuple):
     """Parameters of a request for groups: the filters, the figures, the order and the page."""
 
-    filters: GivenFilters
+    filters: RequestedFilters
     columns: list[GroupColumn]
     order_by: GroupColumn
     order: Literal["asc", "desc"]
@@ -104,7 +104,7 @@ class GroupRequest(NamedTuple):
 
 
 def read_group_request(  # noqa: PLR0913, PLR0917 - one parameter for each option
-    filters: NamedDependency[GivenFilters],
+    filters: NamedDependency[RequestedFilters],
     columns: Annotated[
         str | None,
         QueryParameter(

@@ -13,7 +13,7 @@ from msgspec import UNSET, Meta
 
 from penstock.authorization import require_scopes
 from penstock.kit.tenant_session import RequestContext
-from penstock.log_api.filters import GivenFilters, read_log_filters
+from penstock.log_api.filters import RequestedFilters, read_log_filters
 from penstock.log_api.service import LogService
 from penstock.log_api.visibility import open_log_access
 from penstock.logs.query import GraphQuery, Rollup, SummaryQuery, UnpricedQuery
@@ -53,7 +53,7 @@ def _graph_route(graph: Graph, path: str) -> Any:  # noqa: ANN401 - a route hand
     )
     async def show_graph(
         context: NamedDependency[RequestContext],
-        filters: NamedDependency[GivenFilters],
+        filters: NamedDependency[RequestedFilters],
         log_service: NamedDependency[LogService],
         time_zone: TimeZoneParam = "UTC",
         rollup: RollupParam = None,
@@ -76,7 +76,7 @@ def _graph_route(graph: Graph, path: str) -> Any:  # noqa: ANN401 - a route hand
 )
 async def show_cache_summary(
     context: NamedDependency[RequestContext],
-    filters: NamedDependency[GivenFilters],
+    filters: NamedDependency[RequestedFilters],
     log_service: NamedDependency[LogService],
 ) -> CacheSummaryResponse:
     """Returns the number of cache hits, and how much faster they were than other requests."""
@@ -109,7 +109,7 @@ class UnpricedModels(msgspec.Struct, frozen=True, kw_only=True):
 @get("/unpriced", guards=[SCOPE_GUARD], summary="List models without a price", tags=TAGS, dependencies=FILTERS)
 async def list_unpriced_models(
     context: NamedDependency[RequestContext],
-    filters: NamedDependency[GivenFilters],
+    filters: NamedDependency[RequestedFilters],
     log_service: NamedDependency[LogService],
 ) -> UnpricedModels:
     """Lists the models that used tokens or images without a known price. Their cost is null, and no sum includes it.

@@ -17,7 +17,7 @@ from penstock.authorization import require_scopes
 from penstock.errors import NotFoundError, PenstockError, UnavailableError
 from penstock.kit.tenant_session import RequestContext
 from penstock.log_api.custom_logs import CustomLog, CustomLogWriter, find_log_origin
-from penstock.log_api.filters import WORKSPACE_WORDS, GivenFilters, read_log_filters
+from penstock.log_api.filters import WORKSPACE_WORDS, RequestedFilters, read_log_filters
 from penstock.log_api.records import SHOWN_COLUMN_NAMES, Log, LogRecord, to_log, to_new_record
 from penstock.log_api.service import LogService, list_items
 from penstock.log_api.visibility import VIEW_SCOPES, open_log_access
@@ -89,7 +89,7 @@ async def create_logs(
 @get("/", guards=[LIST_GUARD], summary="List logs", tags=TAGS, dependencies=FILTERS)
 async def list_logs(  # noqa: PLR0913, PLR0917 - one parameter for each option
     context: NamedDependency[RequestContext],
-    filters: NamedDependency[GivenFilters],
+    filters: NamedDependency[RequestedFilters],
     log_service: NamedDependency[LogService],
     q: Annotated[
         str | None,
@@ -132,7 +132,7 @@ async def list_logs(  # noqa: PLR0913, PLR0917 - one parameter for each option
 )
 async def tail_logs(
     context: NamedDependency[RequestContext],
-    filters: NamedDependency[GivenFilters],
+    filters: NamedDependency[RequestedFilters],
     log_service: NamedDependency[LogService],
 ) -> Stream:
     """Streams new logs of this node as server-sent events.
@@ -151,7 +151,7 @@ async def tail_logs(
 
 
 async def _write_events(
-    context: RequestContext, filters: GivenFilters, access: LogAccess, tail: AsyncIterator[dict[str, Any]]
+    context: RequestContext, filters: RequestedFilters, access: LogAccess, tail: AsyncIterator[dict[str, Any]]
 ) -> AsyncIterator[bytes]:
     yield _encode_event("connected", {})
     checked_at = asyncio.get_running_loop().time()

@@ -243,7 +243,7 @@ impl Exchange {
                 biased;
                 // Checked first, so that a provider that always has more chunks does not hide the disconnect.
                 _ = &mut disconnect => return self.abandon(),
-                piece = stream.next() => piece,
+                chunk = stream.next() => chunk,
                 () = &mut closing => stream.stop_for_drain(),
             };
             let sent = match chunk {

@@ -14,7 +14,7 @@ from litestar.params import JSONBody
 from penstock import app as module
 from penstock import resource_paths
 from penstock.app import create_app, error_responses, routers
-from penstock.app.routers import check_guards
+from penstock.app.routers import require_guards
 from penstock.authorization import allow_anyone
 from penstock.errors import ConflictError, Problem, StartupError
 from penstock.listen import open_metrics_listener
@@ -146,7 +146,7 @@ def test_unguarded_route_prevents_startup():
     async def unguarded_route() -> None: ...
 
     with pytest.raises(StartupError, match="'/open' declares no guard"):
-        check_guards(Litestar([unguarded_route], openapi_config=None))
+        require_guards(Litestar([unguarded_route], openapi_config=None))
 
 
 def test_metrics_are_disabled_by_default(tmp_path: Path):

@@ -15,7 +15,7 @@ from sqlalchemy import select
 from sqlalchemy.schema import CreateTable
 
 from penstock.app import create_app
-from penstock.app.routers import check_guards
+from penstock.app.routers import require_guards
 from penstock.organisation.bootstrap import bootstrap_organisation
 from penstock.settings import Secret, Settings, Store
 from penstock.snapshot.build import Snapshot, SnapshotChannel
@@ -63,7 +63,7 @@ def test_minimal_resource_has_all_common_features(store_url: Secret, tmp_path: P
         settings = await prepare_store(store_url)
         app = create_app(settings, SnapshotChannel(Snapshot("first")))
         app.register(Router("/v1/shelves", route_handlers=shelves.routes))
-        check_guards(app)
+        require_guards(app)
         async with run_lifespan(app):
             await exercise_routes(app)
         return app.openapi_schema.to_schema(), await fetch_audit_actions(settings)

@@ -45,7 +45,7 @@ pub struct CountInput {
 
 impl std::fmt::Debug for CountInput {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "Asked({} bytes)", self.body_bytes)
+        write!(formatter, "CountInput({} bytes)", self.body_bytes)
     }
 }
 

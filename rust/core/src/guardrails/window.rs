@@ -6,8 +6,8 @@ use penstock_llm::texts::TextKind;
 
 use super::text_scope::TextScope;
 
-/// Bytes of new text after which a portion is checked.
-pub const PORTION_BYTES: usize = 512;
+/// Minimum number of bytes of new text that are checked together.
+pub const MIN_PORTION_BYTES: usize = 512;
 /// Minimum number of bytes that are held back, so that a match is complete before any part of it is sent.
 pub const OVERLAP_BYTES: usize = 256;
 

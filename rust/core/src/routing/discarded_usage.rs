@@ -14,7 +14,7 @@ use crate::{
     routing::{executor::RouteExecutor, hooks::DENIED_STATUS},
 };
 
-/// Response that is not used, as far as its usage needs it.
+/// Summary of a response that no client gets: what is needed to charge its usage.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct DiscardedResponse {
     /// True if the provider bills the response.
@@ -97,7 +97,7 @@ pub(super) fn record_replaced(log: &mut RequestLog, response: &UpstreamResponse)
 }
 
 impl RouteExecutor<'_> {
-    /// Returns a response that is not used, as far as its usage needs it.
+    /// Summarises a response that no client gets: only what is needed to charge its usage.
     pub(super) fn describe_discarded(&self, result: &Result<UpstreamResponse>) -> DiscardedResponse {
         DiscardedResponse::new(result, self.client_request.requested_operation())
     }

@@ -8,7 +8,8 @@ use crate::http_client::{
 use serde_json::json;
 
 const READ_TIMEOUT: Duration = Duration::from_millis(400);
-/// Timeout for reading the head of a response. It is shorter than the pause after the head.
+/// Timeout for reading the head of a response. It is shorter than `first_ms=60000`, so only a head that is sent before
+/// that pause arrives in time.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[test]

@@ -42,11 +42,11 @@ pub const BUCKET_NAMES: [(&str, Option<&str>); BUCKET_COUNT] = [
     ("search", None),
 ];
 
-/// Indexes of the buckets that count tokens of requests.
+/// Positions in `Rates` of the buckets that count tokens of requests.
 const INPUT_BUCKETS: [usize; 8] = [0, 2, 3, 4, 6, 8, 9, 11];
-/// Indexes of the buckets that count tokens of responses.
+/// Positions in `Rates` of the buckets that count tokens of responses.
 const OUTPUT_BUCKETS: [usize; 4] = [1, 5, 7, 10];
-/// Index of the bucket that counts rerank queries.
+/// Position in `Rates` of the bucket that counts queries to rerank models.
 const RANKING_BUCKET: usize = 18;
 
 pub fn usage_buckets(usage: &Usage) -> Rates {

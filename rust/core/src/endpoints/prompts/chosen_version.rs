@@ -123,13 +123,13 @@ impl PromptCall {
                 result => return result.map_err(|fault| self.to_error(fault)),
             }
         }
-        // Rendering neither panics nor is cancelled, unless the process shuts down.
         let waiting = tokio::time::timeout(MAX_PERMIT_WAIT, RENDERINGS.acquire(Some(&*self.chosen.workspace)));
         let permit = waiting.await.map_err(|_| Error::Overloaded)?.ok_or(Error::Draining)?;
         let rendering = tokio::task::spawn_blocking(move || {
             let _permit = permit;
             self.render(RenderLimits::FULL).map_err(|fault| self.to_error(fault))
         });
+        // An error here means shutdown: rendering does not panic, and nothing else cancels it.
         rendering.await.map_err(|_| Error::Draining)?
     }
 

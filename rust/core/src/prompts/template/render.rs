@@ -11,7 +11,7 @@ use super::{MAX_DEPTH, Template, TemplateNode, VariablePath};
 pub struct RenderLimits {
     /// Maximum length in bytes of all texts that a renderer writes.
     pub output_bytes: usize,
-    /// Maximum number of rendered nodes, looked-up names, and bytes of indented partials.
+    /// Maximum number of steps. Each rendered node, looked-up name and byte of an indented partial counts as one.
     pub steps: usize,
 }
 

@@ -65,7 +65,7 @@ impl NameTable {
         (earliest..text.len()).find(is_begin).unwrap_or(text.len())
     }
 
-    fn values_for(&self, is_json: bool) -> &[String] {
+    fn replacements(&self, is_json: bool) -> &[String] {
         if is_json { &self.json_values } else { &self.values }
     }
 }
@@ -96,7 +96,7 @@ impl WindowCheck for RestoringCheck {
     }
 
     fn find(&self, text: &str, settled: usize, _names: &mut PlaceholderNames) -> Vec<WindowMatch> {
-        let values = self.table.values_for(self.is_json);
+        let values = self.table.replacements(self.is_json);
         let found = self.table.finder.find_iter(text).filter(|found| found.start() < settled);
         found
             .map(|found| WindowMatch {
@@ -157,7 +157,7 @@ impl RewriteForClient for Restorer {
         }
         let Ok(mut body) = serde_json::from_slice::<Value>(&bytes) else { return bytes };
         for part in response_texts(&body) {
-            let values = self.table.values_for(part.kind == TextKind::ToolArguments);
+            let values = self.table.replacements(part.kind == TextKind::ToolArguments);
             let restored = self.table.finder.replace_all(&part.text, values);
             if restored != part.text {
                 part.replace(&mut body, &restored);

@@ -26,7 +26,7 @@ use super::{
 use crate::guardrails::{
     hook::Hook,
     results::HookResult,
-    window::{PORTION_BYTES, PlaceholderNames, WindowMatch},
+    window::{MIN_PORTION_BYTES, PlaceholderNames, WindowMatch},
 };
 
 /// Maximum bytes of events that are held of one stream.
@@ -110,7 +110,7 @@ impl StreamWindow {
             held: VecDeque::new(),
             held_bytes: 0,
             unchecked_bytes: 0,
-            portion_bytes: PORTION_BYTES,
+            portion_bytes: MIN_PORTION_BYTES,
             unreadable: None,
             started_at: Instant::now(),
         })
@@ -408,10 +408,10 @@ mod tests {
     }
 
     /// Pushes a text in deltas of this length. Returns the output before the end, the whole output, and the last step.
-    fn run(window: &mut StreamWindow, text: &str, delta_bytes: usize) -> (String, String, WindowStep) {
+    fn push_in_deltas(window: &mut StreamWindow, text: &str, delta_chars: usize) -> (String, String, WindowStep) {
         let mut output = Vec::new();
         let letters: Vec<char> = text.chars().collect();
-        for delta in letters.chunks(delta_bytes) {
+        for delta in letters.chunks(delta_chars) {
             let delta: String = delta.iter().collect();
             if window.push(Some(event(&delta).into()), &mut output) == WindowStep::Denied {
                 return (text_of(&output), text_of(&output), WindowStep::Denied);
@@ -438,7 +438,7 @@ mod tests {
         for (before, delta_bytes) in [(0, 1), (240, 3), (500, 1), (509, 7), (2000, 4), (5000, 300)] {
             let mut window = window(json!({"contains": {"words": ["canary-word"], "operator": "none"}, "deny": true}));
             let text = format!("{}canary-word {}", filler(before), filler(3000));
-            let (_, sent, step) = run(&mut window, &text, delta_bytes);
+            let (_, sent, step) = push_in_deltas(&mut window, &text, delta_bytes);
             assert_eq!((step, sent.contains("can")), (WindowStep::Denied, false), "{before} {delta_bytes}: {sent}");
             assert!(text.starts_with(&sent) && sent.len() + 1024 >= before.min(text.len()), "{}", sent.len());
             let result = &window.results()[0];
@@ -451,7 +451,7 @@ mod tests {
         let mut window = window(json!({"contains": {"words": ["canary"], "operator": "none"}, "gateway.pii":
             {"categories": ["EMAIL_ADDRESS"]}, "gateway.secrets": {}, "deny": true}));
         let text = filler(4000);
-        let (early, sent, step) = run(&mut window, &text, 5);
+        let (early, sent, step) = push_in_deltas(&mut window, &text, 5);
         assert_eq!((sent, step), (text.clone(), WindowStep::Continue));
         assert!(early.len() + 1024 > text.len(), "{}", early.len());
     }
@@ -464,7 +464,8 @@ mod tests {
                     window(json!({"gateway.pii": {"categories": ["EMAIL_ADDRESS", "CREDIT_CARD"], "redact": true}}));
                 let text =
                     |email: &str, card: &str| format!("{}{email}, {email} and {card} {}", filler(before), filler(900));
-                let (early, sent, _) = run(&mut window, &text("ann@mail.example", "4111 1111 1111 1111"), delta_bytes);
+                let (early, sent, _) =
+                    push_in_deltas(&mut window, &text("ann@mail.example", "4111 1111 1111 1111"), delta_bytes);
                 assert_eq!(sent, text("{{EMAIL_ADDRESS_1}}", "{{CREDIT_CARD_1}}"), "{delta_bytes} {before}");
                 assert!(sent.starts_with(&early));
                 assert!(window.results()[0].is_transformed && window.results()[0].verdict);

@@ -77,7 +77,7 @@ impl<T> Clone for Row<T> {
 /// Map keyed by the SHA-256 digest of the key that the client sent.
 type DigestMap<T> = HashMap<[u8; 32], T, BuildHasherDefault<DigestHasher>>;
 type KeyTable = DigestMap<Row<GatewayKey>>;
-/// Keys that the data plane rejects, each with the part that published it.
+/// Keys that the data plane rejects. Each has the name of the part of the snapshot that contains it, and the reason.
 type DeniedKeyTable = DigestMap<(Arc<str>, KeyDenial)>;
 
 /// Uses the first eight bytes of a digest as its hash. A digest is already uniformly distributed.

@@ -83,8 +83,11 @@ struct UnverifiedToken {
 #[derive(Debug, Default)]
 struct Validations {
     is_signed: bool,
+    /// Required claims that the token lacks.
     missing: Vec<String>,
+    /// Claims with a value that is not allowed.
     failed: Vec<String>,
+    /// Claims that differ between the header and the payload of the token.
     mismatches: Vec<String>,
     lifetime: Option<&'static str>,
 }

@@ -58,9 +58,9 @@ const MAX_STOP_SEQUENCES: usize = 5;
 /// Ranges that parameters are clamped to. Penalties are absent because the ends of their ranges are exclusive.
 const PARAM_RANGES: &[(&str, RangeInclusive<i32>)] = &[("temperature", 0..=2), ("top_p", 0..=1)];
 
-/// Writes the request body. `names_calls` is true if this API accepts ids of function calls. The ids are sent only to
-/// models that accept them.
-pub fn write_body(request: &mut ChatRequest, names_calls: bool) -> Result<Fields, RequestError> {
+/// Writes the request body. `accepts_call_ids` is true for the Gemini API and false for Vertex AI, which rejects ids of
+/// function calls. Even then, the ids are sent only to models that accept them.
+pub fn write_body(request: &mut ChatRequest, accepts_call_ids: bool) -> Result<Fields, RequestError> {
     request.reject_several_choices()?;
     request.normalise_tool_names(tool_names::GEMINI);
     let mut out = Fields::new();
@@ -86,7 +86,7 @@ pub fn write_body(request: &mut ChatRequest, names_calls: bool) -> Result<Fields
     if requires_signatures && fill_missing_signatures(&mut turns, request.tool_call_signatures.as_ref()) {
         request.dropped_params.add("thought_signature");
     }
-    if !(names_calls && requires_signatures) {
+    if !(accepts_call_ids && requires_signatures) {
         drop_call_ids(&mut turns);
     }
     let turn = |(role, parts)| json!({"role": if role == Role::Assistant { "model" } else { "user" }, "parts": parts});
