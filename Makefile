@@ -301,7 +301,7 @@ $(STAMPS)/helm: $(HELM)/package.json $(HELM)/package-lock.json
 	$(done)
 
 # Debian keeps PostgreSQL's programs out of PATH, and libfaketime is a library.
-$(STAMPS)/debian: | $(STAMPS)/toolchain $(VENV)
+$(STAMPS)/debian: Makefile | $(STAMPS)/toolchain $(VENV)
 	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || .ci/debian initdb=postgresql
 	@ls /usr/lib/*/faketime/libfaketimeMT.so.1 >/dev/null 2>&1 || .ci/debian =libfaketime
 	@.ci/debian redis-server=redis-server prometheus=prometheus chromium-headless-shell=chromium-headless-shell

@@ -18,12 +18,14 @@ export class LogReader {
   #count = 0;
 
   /** Loads a log. Replaces bodies that are too large for the page by their first characters. */
-  async open(id: string, query: Record<string, string>): Promise<OpenedLog> {
+  async open(id: string, query: Record<string, string>, signal: AbortSignal): Promise<OpenedLog> {
     this.close();
     const url = apiUrl(`v1/logs/${encodeURIComponent(id)}?${new URLSearchParams(query)}`);
     let loaded: LoadedLog = { status: 0, requestId: "" };
     // The worker receives the body. `send` sees only the status, so that an expired session is handled as everywhere.
-    const response = await send(new Request(url), async (request) => {
+    const response = await send(new Request(url, { signal }), async (request) => {
+      // After a sign-in, another log may be open: this one must not load in its worker.
+      signal.throwIfAborted();
       loaded = await this.#load(request.url);
       return new Response(null, { status: loaded.status });
     });
@@ -66,6 +68,7 @@ export class LogReader {
     worker.addEventListener("error", () => {
       for (const { reject } of this.#waiting.values()) reject(new Error("the log cannot be read by this browser"));
       this.#waiting.clear();
+      if (this.#worker === worker) this.#worker = null;
     });
     return worker;
   }

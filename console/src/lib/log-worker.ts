@@ -42,8 +42,18 @@ const MAX_ANSWER_CHARS = 8000;
 const texts = new Map<BodyName, string>();
 
 async function load(url: string): Promise<LoadedLog> {
-  const response = await fetch(url, { headers: { accept: "application/json" } }).catch(() => null);
-  if (!response) return { status: 0, requestId: "" };
+  texts.clear();
+  try {
+    return await fetchLog(url);
+  } catch (error) {
+    // The connection failed, perhaps within the body.
+    if (error instanceof TypeError) return { status: 0, requestId: "" };
+    throw error;
+  }
+}
+
+async function fetchLog(url: string): Promise<LoadedLog> {
+  const response = await fetch(url, { headers: { accept: "application/json" } });
   const head = { status: response.status, requestId: response.headers.get("x-request-id") ?? "" };
   if (!response.ok) return { ...head, error: await response.json().catch(() => null) };
   return { ...head, opened: open((await response.json()) as Schema["Log"]) };
@@ -76,7 +86,7 @@ if (typeof document === "undefined") {
   addEventListener("message", (event: MessageEvent<WorkerRequest>) => {
     const request = event.data;
     void reply(request)
-      .catch((error: unknown): WorkerReply => ({ id: request.id, problem: String(error) }))
-      .then((done) => postMessage(done));
+      .then((done) => postMessage(done))
+      .catch((error: unknown) => postMessage({ id: request.id, problem: String(error) } satisfies WorkerReply));
   });
 }

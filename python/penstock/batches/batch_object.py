@@ -12,6 +12,7 @@ from sqlalchemy import select
 
 from penstock.batches.files import BATCH, FILE, MS_PER_SECOND, UnixSeconds, not_found_error, parse_prefixed_id
 from penstock.batches.hook_summary import HookSummary
+from penstock.errors import PenstockError
 from penstock.schemas import field_error, now, unknown_reference_error
 from penstock.store.job_tables import batches
 from penstock.store.tables import integration_models, integrations, providers
@@ -54,6 +55,14 @@ FORWARDED_HEADERS = frozenset(
 )
 MOST_OPTIONS, LONGEST_OPTION = 64, 32 * 1024
 API_KEY_HEADER = f"{HEADER_PREFIX}api-key"
+
+
+class BatchClaimLostError(PenstockError):
+    """Another node runs this batch now, or it was deleted."""
+
+    def __init__(self) -> None:
+        """Has the same message for all batches, because the log line names the batch."""
+        super().__init__("another node runs it, or it was deleted")
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ import msgspec
 from sqlalchemy import bindparam, delete, func, insert, select, update
 
 from penstock.access.default_metadata import merge_metadata
-from penstock.batches.batch_object import CANCELLED, COMPLETED, EXPIRED, FAILED
+from penstock.batches.batch_object import CANCELLED, COMPLETED, EXPIRED, FAILED, BatchClaimLostError
 from penstock.batches.checked_lines import CheckedLines, checked_file_id, results_after, without_results
 from penstock.batches.files import new_file_row
 from penstock.batches.gateway_batch import format_output_line
@@ -166,16 +166,20 @@ class ProviderBatch:
         await self._update_row({"job": self._job})
 
     async def _update_row(self, values: dict[str, Any]) -> None:
+        """Writes to the batch's row. Raises BatchClaimLostError if another node has continued the batch meanwhile."""
+        query = update(batches).where(batches.c.id == self._row_id, batches.c.run_by == self._row["run_by"])
         while True:
             try:
                 async with self._database.write_transaction() as connection:
-                    await connection.execute(update(batches).where(batches.c.id == self._row_id).values(values))
+                    changed = await connection.execute(query.values(values))
             except UnavailableError as error:
                 # Tried until it succeeds: if the provider's id of the batch were lost, the batch would be submitted
                 # twice.
                 log.warning("the progress of the batch %s is not saved yet: %s", self._row_id, error)
                 await asyncio.sleep(RETRY_DELAY_SECONDS)
             else:
+                if not changed.rowcount:
+                    raise BatchClaimLostError
                 return
 
     async def _submit(self, batch_input: BatchInput) -> str | None:

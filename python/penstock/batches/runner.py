@@ -26,6 +26,7 @@ from penstock.batches.batch_object import (
     HEADER_PREFIX,
     IN_PROGRESS,
     VALIDATING,
+    BatchClaimLostError,
     load_allowed_models,
     status_change,
 )
@@ -67,10 +68,6 @@ POLL_INTERVAL_SECONDS = 2.0
 LEASE_MS = 30_000
 PURGE_INTERVAL_SECONDS = 60.0
 PAGE, MOST_DELETED = 200, 500
-
-
-class BatchClaimLostError(PenstockError):
-    """Another node runs this batch now, or it was deleted."""
 
 
 class BatchRunner:
@@ -268,8 +265,7 @@ class BatchRunner:
         query = select(batches).where(batches.c.id == row_id, batches.c.run_by == self._runner_id)
         row = (await connection.execute(query.with_for_update() if lock else query)).mappings().first()
         if row is None:
-            message = "another node runs it, or it was deleted"
-            raise BatchClaimLostError(message)
+            raise BatchClaimLostError
         return dict(row)
 
     async def _set_status(

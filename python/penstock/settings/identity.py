@@ -16,8 +16,8 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     allow_provider_use: Annotated[
         bool,
         Meta(
-            description="let stored providers use this machine's identity (`aws_auth_type` `serviceRole`, or `assumedRole` "
-            "without keys; `azure_auth_mode` `managed`, `workload` or `entraFederated`; a `vertex_service_account_json` that names a file), and fetch secret references with "
+            description="let saved providers and guardrails use this machine's identity (`aws_auth_type` `serviceRole`, or `assumedRole` "
+            "without keys; `azure_auth_mode` `managed`, `workload` or `entraFederated`; a `vertex_service_account_json` that names a file; `azureAuthMode` `managed` of a check), and fetch secret references with "
             "it (these, `default` and `vault_auth_type` `kubernetes`): anyone who may store one then has this machine's permissions"
         ),
     ] = False

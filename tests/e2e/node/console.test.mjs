@@ -3,9 +3,9 @@ import assert from "node:assert/strict";
 import { createServer, request as sendRequest } from "node:http";
 import { test } from "node:test";
 
-import { callApi, expectCount, expectText, goTo, openAsUser, openSignedIn, openTab, refreshUntil, sendChat, settle, signIn, until } from "./console-kit.mjs";
+import { callApi, clickLink, expectCount, expectText, goTo, openAsUser, openSignedIn, openTab, refreshUntil, sendChat, settle, signIn, until } from "./console-kit.mjs";
 
-const { GATEWAY, ADMIN_KEY, BASE_PATH, MEMBER_EMAIL, MEMBER_PASSWORD, CONFIG, GUARDRAIL, PICTURES, SIGN_IN_LINK, WORKSPACE } = process.env;
+const { GATEWAY, ADMIN_KEY, BASE_PATH, MEMBER_EMAIL, MEMBER_PASSWORD, CONFIG, GUARDRAIL, LOG, PICTURES, SIGN_IN_LINK, WORKSPACE } = process.env;
 const ADMIN_PAGES = ["Users", "Workspaces", "Organisation", "Secret references", "Audit log"];
 
 test("signs in with the admin key, and says why a wrong one is rejected", async () => {
@@ -97,6 +97,23 @@ test("asks for a new sign-in when the session has ended, and repeats the request
   await page.fill("input[name=key]", ADMIN_KEY);
   await page.getByRole("button", { name: "Sign in" }).click();
   await page.getByRole("link", { name: "made after a break" }).waitFor();
+  await context.close();
+});
+
+test("loads a log after its session has ended, and only the one that is open by then", async () => {
+  const { page, context } = await openSignedIn("logs");
+  const rows = page.locator("table[aria-label=Logs] tbody tr");
+  await rows.first().waitFor();
+  await context.clearCookies();
+  await rows.first().click();
+  await page.getByRole("heading", { name: "Sign in again" }).waitFor();
+  // The page behind the sign-in steps to another log, as the browser's back and forward do.
+  await clickLink(page, `logs/${LOG}`);
+  await page.fill("input[name=key]", ADMIN_KEY);
+  await page.getByRole("button", { name: "Sign in" }).click();
+  await page.locator("dialog dd.mono").getByText(LOG, { exact: true }).waitFor();
+  await page.getByRole("tab", { name: "Request" }).click();
+  await page.getByText("Body from the client").waitFor();
   await context.close();
 });
 

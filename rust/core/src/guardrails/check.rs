@@ -138,6 +138,12 @@ impl CheckError {
         Self { name: "Limit reached", is_failure: true, ..Self::new(message) }
     }
 
+    /// Returns the error of a check that may not run as it is configured. It counts as failed: otherwise nobody would
+    /// notice that it never runs.
+    pub fn forbidden(message: impl Into<String>) -> Self {
+        Self { is_failure: true, ..Self::new(message) }
+    }
+
     /// Returns the error of a check that should have replaced parts of texts but could not search them. It must deny:
     /// otherwise a client could avoid the check with a long text.
     pub fn not_replaced(message: impl Into<String>) -> Self {

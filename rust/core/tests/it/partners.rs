@@ -238,7 +238,7 @@ fn managed_gateway(metadata_url: &str, partner: &GoldenProvider, allow_provider_
 
 fn managed_parameters(partner: &GoldenProvider) -> Value {
     let resource = json!({"azureAuthMode": "managed", "resourceName": "res", "apiKey": "k-1", "clientId": "m-1"});
-    json!({"failOnError": true, "baseURL": partner.server.url(), "credentials": {"contentSafety": resource}})
+    json!({"baseURL": partner.server.url(), "credentials": {"contentSafety": resource}})
 }
 
 /// Sends a chat with these guardrails, and returns the response with the result of the first check.

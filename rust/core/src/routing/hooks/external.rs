@@ -107,15 +107,15 @@ impl GatewayHosts {
 
     /// Returns the token for a call to a partner.
     async fn fetch_token(&self, grant: &Grant, max_wait: Duration) -> Result<String, CheckError> {
-        let identity = self.machine_identity();
+        let identity = self.machine_identity().filter(|_| grant.is_machine_identity());
         // Decided before the cache is read, which may have the token for a guardrail that may use it.
         if grant.is_machine_identity() && identity.is_none() {
             let reason = if self.is_saved {
                 "the operator does not allow that; see `identity.allow_provider_use`"
             } else {
-                "only a saved guardrail may use it"
+                "only a saved guardrail may use it, not one in a request, a config or a trial"
             };
-            return Err(CheckError::new(format!("`managed` is the identity of the gateway's machine, and {reason}")));
+            return Err(CheckError::forbidden(format!("`managed` is the identity of the gateway's machine, and {reason}")));
         }
         let too_long = || format!("the identity provider took longer than {} ms", max_wait.as_millis());
         let fetch = || async {
@@ -126,8 +126,11 @@ impl GatewayHosts {
             call.has_failed = Some(result.is_err());
             result
         };
+        // All guardrails have the same identity of the machine. Each fetches its own token, so that the timeouts and
+        // failures of one do not count for the others.
+        let owner = identity.map(|_| (&self.workspace, self.hook));
         // Another request may be fetching the token.
-        let outcome = timeout(max_wait, TOKENS.get_or_fetch(grant, fetch)).await.unwrap_or_else(|_| Err(too_long()));
+        let outcome = timeout(max_wait, TOKENS.get_or_fetch((owner, grant), fetch)).await.unwrap_or_else(|_| Err(too_long()));
         match outcome.as_deref() {
             Ok(IssuedCredential::Token(token)) => Ok(token.clone()),
             Ok(_) => Err(CheckError::new("the identity provider returned no token")),
