@@ -226,7 +226,10 @@ def test_record_names_the_user_the_saved_provider_and_the_config(
     metrics = key.read(f"/v1/logs/{name}")["metrics"]
     assert (metrics["virtual_key"], metrics["config"]) == (virtual_key["slug"], config["slug"])
     assert (metrics["config_id"], metrics["config_version_id"]) == (config["id"], config["version_id"])
-    (record,) = (line for line in key.gateway.records() if line["id"] == name)
+    # The file of records is written beside the log store, so it may be later.
+    (record,) = wait_for(
+        "the record", lambda: [line for line in key.gateway.records() if line["id"] == name], VISIBLE_SECONDS
+    )
     assert (record["user_id"], record["provider_id"]) == (user["id"], virtual_key["id"])
     # The API shows only the slug of the integration that a virtual key makes.
     assert saved["integration_id"].startswith("mock-")

@@ -11,7 +11,7 @@ use crate::{
 /// Hooks before the request or after the response, by the kind of config key that contains them.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct HookLists {
-    /// Of `before_request_hooks` or `after_request_hooks`, which contain hooks in full form.
+    /// Hooks of `before_request_hooks` or `after_request_hooks`, which contain them in full form.
     full: Vec<HookReference>,
     guardrails: Vec<HookReference>,
     mutators: Vec<HookReference>,
