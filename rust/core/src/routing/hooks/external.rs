@@ -115,7 +115,9 @@ impl GatewayHosts {
             } else {
                 "only a saved guardrail may use it, not one in a request, a config or a trial"
             };
-            return Err(CheckError::forbidden(format!("`managed` is the identity of the gateway's machine, and {reason}")));
+            return Err(CheckError::forbidden(format!(
+                "`managed` is the identity of the gateway's machine, and {reason}"
+            )));
         }
         let too_long = || format!("the identity provider took longer than {} ms", max_wait.as_millis());
         let fetch = || async {
@@ -130,7 +132,8 @@ impl GatewayHosts {
         // failures of one do not count for the others.
         let owner = identity.map(|_| (&self.workspace, self.hook));
         // Another request may be fetching the token.
-        let outcome = timeout(max_wait, TOKENS.get_or_fetch((owner, grant), fetch)).await.unwrap_or_else(|_| Err(too_long()));
+        let outcome =
+            timeout(max_wait, TOKENS.get_or_fetch((owner, grant), fetch)).await.unwrap_or_else(|_| Err(too_long()));
         match outcome.as_deref() {
             Ok(IssuedCredential::Token(token)) => Ok(token.clone()),
             Ok(_) => Err(CheckError::new("the identity provider returned no token")),
