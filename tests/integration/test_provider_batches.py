@@ -8,7 +8,9 @@ import itertools
 import json
 import os
 import signal
+import sqlite3
 import threading
+import uuid
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any
@@ -130,6 +132,24 @@ def test_provider_batch_results_are_returned_in_openai_format(
     assert {record["ai_model"] for record in recorded} == {"gpt-mock"}
     # The assembled upload and the downloaded results have been deleted.
     assert not [file for file in (caller.gateway.folder / "files").iterdir() if file.suffix]
+
+
+def test_node_that_lost_a_batch_no_longer_writes_its_progress(
+    caller: Client, restarted_gateway: RestartableGateway, stub_provider: FakeBatchProvider
+):
+    batch = create_batch(openai_client(caller, provider="@m-w"), to_jsonl(batch_line(1, "a word")), COMPLETION_WINDOW)
+    wait_for_submission(stub_provider)
+    row_id = batch.id.removeprefix("gw_batch_")
+    # What another node writes when it continues the batch.
+    columns = {"run_by": str(uuid.uuid4()), "run_until": 2**52, "job": json.dumps({"provider": "mock", "id": "taken"})}
+    with sqlite3.connect(restarted_gateway.folder / "penstock.db", timeout=10) as connection:
+        connection.execute(
+            "UPDATE batches SET run_by = ?, run_until = ?, job = ? WHERE id = ?", (*columns.values(), row_id)
+        )
+    message = f"stopped running the batch {row_id} on this node"
+    wait_for("the end of its run here", lambda: message in restarted_gateway.gateway.program.read_output() or None)
+    details = caller.read(f"/v1/batches/{batch.id}?include_provider_details=true")["provider_details"]
+    assert (details["job_id"], details["polled_at"]) == ("taken", None)
 
 
 def test_submitted_batch_is_not_resubmitted_after_kill_9(

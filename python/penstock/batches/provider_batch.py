@@ -39,6 +39,8 @@ from penstock.store.job_tables import batch_lines, batches, files
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
     from penstock.batches.gateway_batch import BatchDependencies
     from penstock.batches.input import BatchInput, BatchLine
     from penstock.batches.providers.batch_provider import BatchStatus
@@ -130,7 +132,7 @@ class ProviderBatch:
         async with self._database.write_transaction() as connection:
             await connection.execute(delete(files).where(files.c.id == file_id))
             await connection.execute(insert(files).values(file))
-            await connection.execute(update(batches).where(batches.c.id == self._row_id).values(changes))
+            await self._write_row(connection, changes)
 
     def _details_with_results(self) -> dict[str, Any]:
         return {**self._details, "hook_results": msgspec.to_builtins(self._hook_summary)}
@@ -166,21 +168,23 @@ class ProviderBatch:
         await self._update_row({"job": self._job})
 
     async def _update_row(self, values: dict[str, Any]) -> None:
-        """Writes to the batch's row. Raises BatchClaimLostError if another node has continued the batch meanwhile."""
-        query = update(batches).where(batches.c.id == self._row_id, batches.c.run_by == self._row["run_by"])
         while True:
             try:
                 async with self._database.write_transaction() as connection:
-                    changed = await connection.execute(query.values(values))
+                    await self._write_row(connection, values)
             except UnavailableError as error:
                 # Tried until it succeeds: if the provider's id of the batch were lost, the batch would be submitted
                 # twice.
                 log.warning("the progress of the batch %s is not saved yet: %s", self._row_id, error)
                 await asyncio.sleep(RETRY_DELAY_SECONDS)
             else:
-                if not changed.rowcount:
-                    raise BatchClaimLostError
                 return
+
+    async def _write_row(self, connection: AsyncConnection, values: dict[str, Any]) -> None:
+        """Writes to the batch's row. Raises BatchClaimLostError if another node has continued the batch meanwhile."""
+        query = update(batches).where(batches.c.id == self._row_id, batches.c.run_by == self._row["run_by"])
+        if not (await connection.execute(query.values(values))).rowcount:
+            raise BatchClaimLostError
 
     async def _submit(self, batch_input: BatchInput) -> str | None:
         """Submits the batch and returns its id at the provider. Returns `None` if the batch was cancelled before it was
@@ -414,7 +418,7 @@ class ProviderBatch:
         async with self._database.write_transaction() as connection:
             if changes:
                 await connection.execute(update(batch_lines).where(*line_conditions), changes)
-            await connection.execute(update(batches).where(batches.c.id == self._row_id).values(progress))
+            await self._write_row(connection, progress)
 
     def _missing_result_row(self, number: int, line: BatchLine) -> dict[str, Any]:
         error = {"code": "no_answer", "message": "the provider returned no result for this line"}
