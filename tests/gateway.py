@@ -126,10 +126,10 @@ class Gateway:
         return self.records(count, file=file.with_name(f"{file.stem}-refused{file.suffix}"))
 
     def records(self, count: int = 1, seconds: float = 20.0, *, file: Path | None = None) -> list[dict[str, Any]]:
-        """Waits until there are `count` records, then returns all of them."""
+        """Waits until there are `count` records, then returns all of them; with 0, returns those that are there now."""
         file = file or self.records_file
 
-        def read_records() -> list[dict[str, Any]] | None:
+        def read_records() -> list[dict[str, Any]]:
             # Splits at `\n` only, because `splitlines` also splits at characters that text may contain. Skips a last
             # line that is still being written.
             lines = file.read_bytes().split(b"\n")[:-1] if file.exists() else []
@@ -139,9 +139,13 @@ class Gateway:
                 record = actual.setdefault(fields["id"], fields)
                 record |= fields
                 record.pop("is_amendment", None)
-            return list(actual.values()) if len(actual) >= count else None
+            return list(actual.values())
 
-        return wait_for(f"{count} records in {self.records_file}", read_records, seconds)
+        def read_enough_records() -> list[dict[str, Any]] | None:
+            records = read_records()
+            return records if len(records) >= count else None
+
+        return wait_for(f"{count} records in {file}", read_enough_records, seconds) if count else read_records()
 
     def stop(self) -> None:
         """Stops the gateway with SIGTERM, as an operator would. Fails if a process or temporary file is left."""

@@ -27,10 +27,12 @@ LISTENING_PATTERN = re.compile(r"listening on (http://\S+)")
 
 
 def wait_for(label: str, attempt: Callable[[], T | None], seconds: float = 20.0) -> T:
-    """Calls `attempt` until it returns a value; raises a `TimeoutError` with `label` after `seconds`."""
+    """Calls `attempt` until it returns a value that is true, because an empty list, 0 and `None` all mean "not yet";
+    raises a `TimeoutError` with `label` after `seconds`.
+    """
     deadline = time.monotonic() + seconds
     while True:
-        if (actual := attempt()) is not None:
+        if actual := attempt():
             return actual
         if time.monotonic() > deadline:
             raise TimeoutError(f"{label}: not within {seconds} s")

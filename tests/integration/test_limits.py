@@ -326,7 +326,7 @@ def test_usage_shows_what_requests_in_progress_hold(admin: Client, workspace: Cl
         rows = admin.read(f"/v1/limits/usage?workspace_id={workspace_id(admin)}&page_size=1000")["data"]
         return next((row["reserved"] for row in rows if row["limit_id"] == policy), None)
 
-    wait_for("the usage", read_reserved)
+    wait_for("the usage", lambda: read_reserved() is not None)
     body = {"model": "mock?first_ms=600000", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 10}
     headers = request_headers(workspace, x_gateway_metadata=metadata)
     with RawConnection(admin.gateway.base_url) as connection:

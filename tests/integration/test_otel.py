@@ -44,9 +44,12 @@ def test_span_has_the_clients_span_as_parent(tmp_path: Path, mock: Mock):
             response = send_raw_request(gateway.base_url, CHAT_PATH, chat_body(stream=True), headers)
             assert response.status == 200
             root, attempt = collector.wait_for_spans(2, 30)
-            metrics = read_metrics(gateway)
-            assert metrics["penstock_otel_records_exported_total"] == 1
-            assert metrics["penstock_otel_records_skipped_total"] == 0
+            # The log worker counts a record after the collector has accepted it.
+            exported = wait_for(
+                "the metric", lambda: read_metrics(gateway).get("penstock_otel_records_exported_total"), 10
+            )
+            assert exported == 1
+            assert read_metrics(gateway)["penstock_otel_records_skipped_total"] == 0
         assert (root["traceId"], root["parentSpanId"], root["name"]) == (TRACE, PARENT, "chat mock")
         assert attempt["parentSpanId"] == root["spanId"]
         # The provider received the gateway's span as its parent.

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.fork_server import run_penstock
+from tests.gateway import Gateway
 from tests.integration.raw_http import (
     CHAT_PATH,
     MESSAGES_PATH,
@@ -31,7 +32,7 @@ from tests.processes import wait_for
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.gateway import Gateway, Mock
+    from tests.gateway import Mock
 
 DRAIN_SECONDS = 2.0
 # Longer than any exit here, and shorter than the drain of a gateway that should not use it up.
@@ -102,10 +103,15 @@ def config_tables(provider: Mock, **server: object) -> dict:
 # ── killed processes ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_every_process_shows_its_task(new_gateway: Gateway):
-    port = urllib.parse.urlsplit(new_gateway.base_url).port
-    expected = {f"penstock: supervisor {port}", "penstock: edge 1", "penstock: control", "penstock: log"}
-    wait_for("the titles", lambda: expected == {title.strip() for title in new_gateway.pids().values()})
+def test_every_process_shows_its_task(provider: Mock, tmp_path: Path):
+    # Python's options are set so that the program does not start as a fork, whose command line cannot be changed.
+    program = ("-X", "utf8", "-m", "penstock")
+    gateway = Gateway(tmp_path, config_tables(provider), {}, program=program)
+    try:
+        expected = {f"penstock: supervisor {gateway.port}", "penstock: edge 1", "penstock: control", "penstock: log"}
+        wait_for("the titles", lambda: expected == {title.strip() for title in gateway.pids().values()})
+    finally:
+        gateway.stop()
 
 
 def test_killed_edge_process_restarts_and_port_never_refuses(new_gateway: Gateway):
