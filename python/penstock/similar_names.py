@@ -17,7 +17,7 @@ MIN_SIMILARITY = 0.7
 MIN_VARIABLE_SIMILARITY = 0.93
 MAX_NAME_CHARS = 64
 MAX_CANDIDATES = 300
-# Maximum number of names in one response that are compared with the candidates.
+# Maximum number of unknown names in one response for which a similar known name is looked up.
 MAX_SUGGESTIONS = 10
 
 

@@ -67,7 +67,7 @@ DATA_PLANE = "data_plane_security_settings"
 INHERITED_RULES = ("user_api_key_rotation_period", "user_api_key_ttl")
 
 
-class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class SharedTenantRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Rules that both organisations and workspaces can set."""
 
     user_api_key_rotation_period: RotationPeriod = UNSET
@@ -76,7 +76,7 @@ class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     user_api_key_auto_create: AutoCreateKeys = UNSET
 
 
-class WorkspaceRules(Rules, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class WorkspaceRules(SharedTenantRules, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Rules that a workspace can set."""
 
     user_api_key_max_ttl: MaxKeyTtl = UNSET
@@ -96,7 +96,7 @@ class WorkspaceRules(Rules, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     ] = UNSET
 
 
-def merge_rules(rules: Rules, before: Mapping[str, Any]) -> dict[str, Any]:
+def merge_rules(rules: SharedTenantRules, before: Mapping[str, Any]) -> dict[str, Any]:
     """Merges the sent rules into the stored ones. Omitted rules stay, and null removes a rule."""
     values = dict(before)
     for name in rules.__struct_fields__:

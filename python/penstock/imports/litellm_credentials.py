@@ -80,7 +80,7 @@ class CredentialReader:
         deployment = None
         match self._rule.account:
             case Account.AZURE_OPENAI:
-                deployment = self._read_azure(model, base_model)
+                deployment = self._read_azure_deployment(model, base_model)
             case Account.AZURE_AI:
                 self._read_address("azure_foundry_url")
                 self._read_version("azure_api_version")
@@ -166,7 +166,7 @@ class CredentialReader:
             self._options["openai_organization"] = organisation
         self._take_text("api_version", "has no effect at this provider")
 
-    def _read_azure(self, model: str, base_model: str | None) -> JsonObject:
+    def _read_azure_deployment(self, model: str, base_model: str | None) -> JsonObject:
         node = self._take_parameter("api_base") or self._take_parameter("base_url")
         url = resolve_text(node) if node else None
         if node and url and (matched := AZURE_HOST.match(url)):

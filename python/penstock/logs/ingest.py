@@ -216,7 +216,7 @@ class StoreIngest:
             for plain in reader.take_plain():
                 pending.add_plain(plain)
             for event in events:
-                self._accept(pending, event)
+                self._process_event(pending, event)
             pending.position = reader.position
             if not reader.read_count:
                 break
@@ -226,7 +226,7 @@ class StoreIngest:
         has_moved_on = saved is None or saved.segment < pending.position.segment
         return pending if pending.has_items or has_moved_on else None
 
-    def _accept(self, pending: PendingBatch, event: SpoolEvent) -> None:
+    def _process_event(self, pending: PendingBatch, event: SpoolEvent) -> None:
         match event.kind:
             # Records of requests without a valid key belong to no organisation that could query them. They are written
             # to a separate file.

@@ -215,7 +215,7 @@ class OtelExporter:
                 break
             events = reader.read(min(MAX_WAITING_RECORDS - len(self._waiting), READ_EVENTS))
             for event in events:
-                self._accept(reader, event, now)
+                self._queue_or_amend(reader, event, now)
             if events:
                 self.follower.unread_segments = self._find_unread_segments()
             reader.release_old_bodies()
@@ -225,7 +225,7 @@ class OtelExporter:
     def _is_full(self) -> bool:
         return len(self._waiting) >= MAX_WAITING_RECORDS or self._waiting_bytes >= MAX_WAITING_BYTES
 
-    def _accept(self, reader: WriterReader, event: SpoolEvent, now: float) -> None:
+    def _queue_or_amend(self, reader: WriterReader, event: SpoolEvent, now: float) -> None:
         if event.kind == spool.AMEND:
             self._amend(event, now)
             return

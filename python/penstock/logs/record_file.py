@@ -101,7 +101,7 @@ class RecordFileConsumer:
             reader.release_old_bodies()
             count += len(events)
             for event in events:
-                self._accept(reader, event, now)
+                self._process_event(reader, event, now)
         if is_final or now >= self._failing_until:
             self._flush(now, is_final=is_final)
         return count
@@ -112,7 +112,7 @@ class RecordFileConsumer:
         for file in self._files:
             file.close()
 
-    def _accept(self, reader: WriterReader, event: SpoolEvent, now: float) -> None:
+    def _process_event(self, reader: WriterReader, event: SpoolEvent, now: float) -> None:
         due = now
         if event.kind in {spool.AMEND, UNAMENDED}:
             is_amendment = event.kind == spool.AMEND

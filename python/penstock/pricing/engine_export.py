@@ -92,7 +92,7 @@ PICODOLLARS_PER_CENT = Decimal(10) ** 10
 # For units other than tokens, the public list has dollars per thousand.
 PICODOLLARS_PER_MILLIDOLLAR = Decimal(10) ** 9
 PICODOLLARS_PER_MICRODOLLAR = Decimal(10) ** 6
-# Conditions by which the public list distinguishes prices of batches and service tiers.
+# Names of price variants, by the condition with which the public list marks them.
 SERVICE_VARIANTS = {
     ("processing", "batch"): "batch",
     ("service_tier", "flex"): "flex",

@@ -18,7 +18,7 @@ from penstock.access.tenant_rules import (
     MAX_SESSION_SECONDS,
     MIN_SESSION_SECONDS,
     OVERRIDES,
-    Rules,
+    SharedTenantRules,
     merge_rules,
 )
 from penstock.authorization import require_scopes
@@ -117,7 +117,7 @@ DisableAutoProvisionField = Annotated[
 ]
 
 
-class UpdateOrganisationSettings(Rules, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class UpdateOrganisationSettings(SharedTenantRules, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Settings to update; omitted fields keep their values, null removes a rule."""
 
     READ_ONLY: ClassVar = ("object",)

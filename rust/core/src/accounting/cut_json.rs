@@ -48,7 +48,7 @@ impl CutObject<'_> {
         if completed.ends_with(&self.closers) {
             completed.truncate(completed.len() - self.closers.len());
         }
-        // The rest of a string is a part of a character.
+        // A cut string leaves only an incomplete character or escape sequence, which is dropped.
         if self.cut_string.is_none() {
             completed.extend_from_slice(&self.text[self.used_bytes..]);
         }

@@ -12,7 +12,7 @@ use crate::{
 /// Maximum length of the name of a secret. Bounds the work for text with many quotation marks.
 const MAX_NAME_BYTES: usize = 64;
 
-/// Returns the text with its secrets masked, and `None` if it has none.
+/// Returns the text with its secrets masked, or `None` if it contains no secrets.
 pub(super) fn mask_malformed(text: &[u8]) -> Option<Vec<u8>> {
     let mut masked = Vec::new();
     let (mut copied, mut at) = (0, 0);

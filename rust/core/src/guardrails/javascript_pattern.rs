@@ -58,7 +58,7 @@ impl JavaScriptPattern {
     /// Compiles a pattern.
     ///
     /// # Errors
-    /// If the pattern is not valid, with the reason.
+    /// If the pattern is not valid. The message contains the reason.
     pub fn compile(source: &str, flags: JavaScriptFlags) -> Result<Self, String> {
         if source.len() > MAX_PATTERN_BYTES {
             return Err(format!("must be at most {MAX_PATTERN_BYTES} bytes long, not {}", source.len()));

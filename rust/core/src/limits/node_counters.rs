@@ -28,9 +28,9 @@ pub const MAX_LOCK_WAIT: Duration = Duration::from_millis(100);
 const BRIEF_LOCK_WAIT: Duration = Duration::from_micros(100);
 /// Maximum wait while a worker that has locked a counter seems to be stopped.
 const MAX_STALLED_LOCK_WAIT: Duration = Duration::from_millis(1);
-/// Time after a timed-out wait in which further waits last at most `MAX_STALLED_LOCK_WAIT`. So a stopped worker does
-/// not block the others.
-const STALL: Duration = Duration::from_secs(1);
+/// How long waits are limited to `MAX_STALLED_LOCK_WAIT` after one has timed out, so that a stopped worker does not block
+/// the others.
+const STALL_DURATION: Duration = Duration::from_secs(1);
 /// Pause between two attempts to lock.
 const LOCK_PAUSE: Duration = Duration::from_micros(50);
 /// Maximum bytes of a counter file.
@@ -107,7 +107,7 @@ impl NodeCounters {
     /// Reports that a wait for a lock has lasted `MAX_LOCK_WAIT`.
     pub fn mark_stalled(&self) {
         if let Self::Folder(folder) = self {
-            *folder.stalled_until() = Some(Instant::now() + STALL);
+            *folder.stalled_until() = Some(Instant::now() + STALL_DURATION);
         }
     }
 
@@ -342,7 +342,7 @@ impl CounterFolder {
                     thread::sleep(LOCK_PAUSE);
                 }
                 Err(TryLockError::WouldBlock) if began.elapsed() > self.max_lock_wait(began) => {
-                    *self.stalled_until() = Some(Instant::now() + STALL);
+                    *self.stalled_until() = Some(Instant::now() + STALL_DURATION);
                     return Err(ErrorKind::TimedOut.into());
                 }
                 Err(TryLockError::WouldBlock) => thread::sleep(LOCK_PAUSE),

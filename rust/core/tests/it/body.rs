@@ -302,7 +302,7 @@ async fn returns_response_sent_before_the_body_was_read() {
             "fed, closes: {closes}"
         );
 
-        // The client itself is slow; the response does not wait for the rest of its body.
+        // The client never sends its body. The gateway returns the provider's response without waiting for the body.
         let (_feeder, request) = streamed_request("/v1/files", Some(size as u64));
         let reply = gateway.send(request).await;
         assert_eq!(

@@ -235,7 +235,7 @@ mod tests {
         format!("--b-1\r\nContent-Disposition: form-data; {head}\r\n\r\n{value}\r\n")
     }
 
-    fn read(body: &str, step: usize) -> Result<String, &'static str> {
+    fn read_models(body: &str, step: usize) -> Result<String, &'static str> {
         let mut reader = FormModelReader::from_content_type(CONTENT_TYPE).unwrap();
         let mut models = Vec::new();
         for chunk in body.as_bytes().chunks(step) {
@@ -259,7 +259,7 @@ mod tests {
             + &part("name=\"model\"; filename=\"m\"", "d")
             + "--b-1--\r\n";
         for step in [1, 2, 7, 1000, body.len()] {
-            assert_eq!(read(&body, step).as_deref(), Ok("model=a Model=b session.model=c model=d"), "{step}");
+            assert_eq!(read_models(&body, step).as_deref(), Ok("model=a Model=b session.model=c model=d"), "{step}");
         }
     }
 
@@ -291,7 +291,7 @@ mod tests {
         ] {
             let body = bad + "--b-1--\r\n";
             for step in [1, 1000] {
-                assert!(read(&body, step).is_err(), "{body:.300}");
+                assert!(read_models(&body, step).is_err(), "{body:.300}");
             }
         }
     }

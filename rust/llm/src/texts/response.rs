@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::{TextCollector, TextKind, TextPart, TextRole};
 
 /// Fields in which a response of the Responses API repeats the client's request.
-const REPEATED_FIELDS: [&str; 6] = ["instructions", "metadata", "prompt", "text", "tools", "user"];
+const ECHOED_REQUEST_FIELDS: [&str; 6] = ["instructions", "metadata", "prompt", "text", "tools", "user"];
 
 /// Returns the texts of a response body. Each choice is a group.
 pub fn response_texts(body: &Value) -> Vec<TextPart> {
@@ -33,7 +33,7 @@ impl TextCollector {
         let Value::Object(fields) = body else { return self.collect_unknown(body, TextKind::Other) };
         let repeats_request = matches!(body["object"].as_str(), Some("response" | "thread.run" | "assistant"));
         for (name, value) in fields {
-            if !(repeats_request && REPEATED_FIELDS.contains(&name.as_str())) {
+            if !(repeats_request && ECHOED_REQUEST_FIELDS.contains(&name.as_str())) {
                 self.collect_unknown_field(fields, name, value, TextKind::Other);
             }
         }

@@ -26,7 +26,7 @@ const OTHER_OPERATIONS: [&str; 12] = [
     "getBatchOutput",
 ];
 /// Fields of a response of the Responses API that repeat the request.
-const REPEATED_FIELDS: [&str; 6] = ["instructions", "metadata", "prompt", "text", "tools", "user"];
+const ECHOED_REQUEST_FIELDS: [&str; 6] = ["instructions", "metadata", "prompt", "text", "tools", "user"];
 
 /// Adds the JSON pointers of all strings in a value.
 fn collect_strings(value: &Value, at: &str, positions: &mut Vec<String>) {
@@ -96,7 +96,7 @@ fn every_string_of_a_response_is_read() {
         let is_response = body["object"] == "response";
         let positions = unread_positions(&body, response_texts).into_iter().filter(|at| {
             let first = at.split('/').nth(1).unwrap_or_default();
-            !(is_response && REPEATED_FIELDS.contains(&first))
+            !(is_response && ECHOED_REQUEST_FIELDS.contains(&first))
         });
         unread.extend(positions.map(|at| format!("{name} {at}")));
     }
@@ -118,7 +118,7 @@ fn every_string_of_an_event_is_read() {
             }
             let positions = unread_positions(&event, read).into_iter().filter(|at| {
                 let inner = at.strip_prefix("/response/").unwrap_or_default();
-                !REPEATED_FIELDS.contains(&inner.split('/').next().unwrap_or_default())
+                !ECHOED_REQUEST_FIELDS.contains(&inner.split('/').next().unwrap_or_default())
             });
             unread.extend(positions.map(|at| format!("{name} {at} of {}", line.chars().take(90).collect::<String>())));
         }

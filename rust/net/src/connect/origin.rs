@@ -95,7 +95,8 @@ impl BaseUrl {
     }
 }
 
-/// Returns true for characters that are allowed in a base URL. They need no escaping in any of its parts.
+/// Returns true for characters that a base URL may contain: all that RFC 3986 allows in a URL, except `?` and `#`, which
+/// begin a query or a fragment.
 fn is_allowed_character(character: char) -> bool {
     character.is_ascii_alphanumeric() || "-._~:/[]@!$&'()*+,;=%".contains(character)
 }

@@ -29,7 +29,8 @@ pub struct Billing {
     pub image_count: Option<u64>,
     /// Model behind an alias such as an inference profile. Its price applies.
     pub backing_model: Option<String>,
-    /// Set if the charge may be deferred to a later request.
+    /// Set if the request creates, reads or cancels a response object. A background response is charged when a client
+    /// first reads its usage, not when it starts.
     pub deferred_billing: Option<DeferredBilling>,
     /// Prices that apply to the request.
     pub tariff: RequestPricing,

@@ -105,7 +105,7 @@ impl BodyField {
 pub enum OutputLimitKind {
     /// All targets, because it is the limit of the client's API format, which translations keep.
     Own,
-    /// Models of one vendor at Bedrock, but no Claude models.
+    /// Models of one vendor at Bedrock, except Claude models with the Messages API.
     Vendor,
     /// Some targets. Others ignore it, and translations drop it.
     Foreign,
@@ -139,7 +139,8 @@ impl OutputLimitKind {
     }
 }
 
-/// Returns true for limits in `InvokeModel` bodies of vendors other than Anthropic, and of old Claude models.
+/// Returns true if a field limits the output tokens in an `InvokeModel` body for another vendor than Anthropic, or for an
+/// old Claude model. `object` is the object that contains the field; it is empty at the top level.
 fn is_vendor_limit(object: &str, name: &str) -> bool {
     match object {
         "" => matches!(name, "max_tokens_to_sample" | "max_gen_len" | "maxTokens"),

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-/// Check that may use a default model.
+/// Kind of check for which the operator can set a default model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ModelPurpose {
     Moderation,
@@ -32,7 +32,7 @@ impl DefaultModels {
     /// Returns default models; an empty string stands for none.
     ///
     /// # Errors
-    /// If a model has another form, with the name of its setting.
+    /// If a model has another form. The message contains the name of its setting.
     pub fn parse(moderation: &str, personal_data: &str) -> Result<Self, String> {
         let parse = |model: &str, purpose: ModelPurpose| {
             let is_valid = model
@@ -64,7 +64,7 @@ impl DefaultModels {
     /// Returns the model of a check: its own, or the default.
     ///
     /// # Errors
-    /// If there is neither, with the path of the parameter.
+    /// If there is neither. The message contains the path of the parameter.
     fn choose(&self, own: Option<String>, purpose: ModelPurpose) -> Result<String, (String, String)> {
         let missing = || {
             let message = format!("is required, because the setting `{}` has no model", purpose.setting());
@@ -82,7 +82,7 @@ pub fn set_default_models(models: DefaultModels) {
 /// Returns the model of a check: its own, or the default of the operator.
 ///
 /// # Errors
-/// If there is neither, with the path of the parameter.
+/// If there is neither. The message contains the path of the parameter.
 pub(super) fn choose_model(own: Option<String>, purpose: ModelPurpose) -> Result<String, (String, String)> {
     match DEFAULT_MODELS.get() {
         Some(models) => models.choose(own, purpose),

@@ -29,7 +29,7 @@ impl ExpectedValues {
     /// Compiles expected values.
     ///
     /// # Errors
-    /// If a pattern is not valid, with the reason.
+    /// If a pattern is not valid. The message contains the reason.
     pub fn compile(values: Vec<String>, match_type: MatchType) -> Result<Self, String> {
         let compile = |value: &String| JavaScriptPattern::compile(value, JavaScriptFlags::default());
         let is_regex = match_type == MatchType::Regex;

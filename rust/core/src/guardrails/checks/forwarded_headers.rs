@@ -26,10 +26,10 @@ const FORBIDDEN_HEADERS: &[&str] = &[
 /// Header fields of the gateway that may be forwarded.
 const OWN_HEADERS: &[&str] = &["x-gateway-trace-id", "x-gateway-span-id"];
 
-/// Validates the names of header fields that should be forwarded.
+/// Checks the names of the client's header fields that a check forwards to its host.
 ///
 /// # Errors
-/// If a name is not allowed, with the name.
+/// If a name is not allowed. The message contains the first such name.
 pub(super) fn validate_names(names: &[String]) -> Result<(), String> {
     let is_forbidden = |name: &&String| {
         let is_own = name.starts_with("x-gateway-") && !OWN_HEADERS.contains(&name.as_str());

@@ -34,8 +34,8 @@ pub(super) const ROWS: &[CheckRow] = &[
     },
 ];
 
-/// Returns the error of a request without a model. It counts as failed, because the provider may choose a model that is
-/// not allowed.
+/// Returns the error for a request without a model. The check then counts as failed, because the provider may choose a
+/// model that is not allowed.
 fn no_model() -> CheckError {
     CheckError { is_failure: true, ..CheckError::new("the request names no model") }
 }

@@ -101,7 +101,8 @@ mod tests {
         }
         accepted[2].write_all(b"y").unwrap();
         assert_eq!(callers[2].read(&mut [0; 8]).unwrap(), 1);
-        // A client that has not read for that long can still read the end.
+        // The timeout was extended, so that a client that has not read for `limit` can still receive the end of the
+        // response.
         assert_eq!(SockRef::from(&accepted[0]).tcp_user_timeout().unwrap(), Some(limit + USER_TIMEOUT_EXTENSION));
     }
 }

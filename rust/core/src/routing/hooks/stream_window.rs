@@ -170,7 +170,8 @@ impl StreamWindow {
         if rest.is_empty() { Ok(WindowStep::Continue) } else { self.read_event(rest) }
     }
 
-    /// Ends the checks of a stream that cannot be read. The rest passes unchecked if no hook denies or redacts.
+    /// Stops the checks of a stream that cannot be read or is too large to hold. Denies the stream if a hook is set to
+    /// deny or may redact; otherwise the rest passes unchecked.
     fn give_up(&mut self, reason: &'static str, output: &mut Vec<u8>) -> WindowStep {
         self.unreadable = Some(reason);
         if self.hooks.iter().any(|hook| runner::must_read(hook)) {
