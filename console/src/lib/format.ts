@@ -20,6 +20,11 @@ export function formatCompact(value: number | string | null | undefined): string
   return Number(value).toLocaleString("en", { notation: "compact", maximumFractionDigits: 1 });
 }
 
+/** Converts cents to US dollars, without the digits that only the division adds. `null` if the cost is unknown. */
+export function centsToDollars(cents: number | string | null | undefined): number | null {
+  return cents === null || cents === undefined ? null : Number((Number(cents) / 100).toPrecision(12));
+}
+
 /** Formats cents as US dollars. Small costs keep three significant digits. */
 export function formatCents(cents: number | string | null | undefined): string {
   if (cents === null || cents === undefined) return EMPTY;

@@ -28,7 +28,7 @@ function notesOf(config: Dictionary): string[] {
   return [
     typeof model === "string" ? `model ${model}` : "",
     typeof config.drop_model_prefix === "string" ? `drops ${config.drop_model_prefix} from the model` : "",
-    retry?.attempts ? `${String(retry.attempts)} retries` : "",
+    retry?.attempts ? `${String(retry.attempts)} ${retry.attempts === 1 ? "retry" : "retries"}` : "",
     cache ? `cache${isObject(cache) && cache.max_age ? ` ${String(cache.max_age)} s` : ""}` : "",
     config.request_timeout ? `timeout ${String(config.request_timeout)} ms` : "",
     config.cb_config ? "circuit breaker" : "",

@@ -166,6 +166,10 @@ function takeLinkSecret(): string {
 
 /** Reads who is signed in. If nobody is, uses the sign-in link in the address. */
 export async function startSession(): Promise<void> {
+  // A link that is opened in a tab of the console changes only the hash, which loads no page.
+  addEventListener("hashchange", () => {
+    if (new URLSearchParams(location.hash.slice(1)).has("sign-in")) location.reload();
+  });
   const secret = takeLinkSecret();
   await loadSelf();
   // A link never replaces a session, so nobody can sign another person in as somebody else unnoticed.

@@ -7,13 +7,13 @@ export interface Toast {
 }
 
 const SHOWN_MS = 4000;
-let last = 0;
-
 class Toasts {
   list = $state<Toast[]>([]);
+  /** Id of the latest message. */
+  last = $state(0);
 
   show(text: string, isError = false): void {
-    const id = ++last;
+    const id = ++this.last;
     this.list.push({ id, text, isError });
     setTimeout(() => (this.list = this.list.filter((one) => one.id !== id)), isError ? SHOWN_MS * 2 : SHOWN_MS);
   }

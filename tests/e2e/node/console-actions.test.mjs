@@ -111,6 +111,42 @@ test("finds entries of the audit log by object and action", async () => {
   await context.close();
 });
 
+test("asks before a user becomes an admin", async () => {
+  const user = await openAsUser("asked@example.com", [{ id: WORKSPACE, role: "member" }]);
+  await user.context.close();
+  const { page, context, faults } = await openSignedIn("users");
+  const role = page.getByLabel("Role of asked@example.com");
+  const question = page.getByRole("dialog", { name: "Change the role" });
+  await role.selectOption("admin");
+  await question.getByRole("button", { name: "Cancel" }).click();
+  assert.equal(await role.inputValue(), "member");
+  await role.selectOption("admin");
+  await question.getByRole("button", { name: "Change the role" }).click();
+  await page.getByText("Role changed", { exact: true }).waitFor();
+  assert.equal(await role.inputValue(), "admin");
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
+test("shows a message above the sheet that it is about", async () => {
+  const made = await callApi("POST", "/v1/api-keys/workspace/service", { name: "to save", workspace_id: WORKSPACE, scopes: ["completions.write"] });
+  const { page, context, faults } = await openSignedIn(`keys/${made.id}`);
+  const sheet = page.getByRole("dialog", { name: "to save", exact: true });
+  await sheet.getByRole("button", { name: "Change" }).click();
+  await sheet.getByLabel("logs.write", { exact: true }).check();
+  await page.getByRole("button", { name: "Save", exact: true }).click();
+  const message = page.getByRole("status").getByText("Saved", { exact: true });
+  await message.waitFor();
+  // What is below a dialog is still in the page, so pixels are compared.
+  const clip = await message.boundingBox();
+  const shown = await page.screenshot({ clip });
+  await message.evaluate((element) => (element.style.visibility = "hidden"));
+  const hidden = await page.screenshot({ clip });
+  assert.ok(!shown.equals(hidden), "the message is below the sheet");
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
 test("changes no role that somebody else changed meanwhile", async () => {
   const user = await openAsUser("promoted@example.com", [{ id: WORKSPACE, role: "member" }]);
   await user.context.close();

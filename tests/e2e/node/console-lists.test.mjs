@@ -111,7 +111,7 @@ test("loads all groups of analytics, and links them to their logs", async () => 
     const query = new URL(route.request().url()).searchParams;
     const [size, number] = [Number(query.get("page_size")), Number(query.get("current_page"))];
     bounds.push(`${size} from ${query.get("time_of_generation_min")} to ${query.get("time_of_generation_max")}`);
-    const data = Array.from({ length: Math.max(0, Math.min(size, TOTAL - size * number)) }, (_, index) => ({ user: `user ${size * number + index}`, requests: 1, cost: 0 }));
+    const data = Array.from({ length: Math.max(0, Math.min(size, TOTAL - size * number)) }, (_, index) => ({ user: `user ${size * number + index}`, requests: 1, cost: 12.48 }));
     return route.fulfill({ json: { object: "list", total: TOTAL, data } });
   });
   await openPage(page, "analytics?group=users&ai_model=mock&range=7d");
@@ -119,6 +119,8 @@ test("loads all groups of analytics, and links them to their logs", async () => 
   const [download] = await Promise.all([page.waitForEvent("download"), page.getByRole("button", { name: "Download CSV" }).click()]);
   const lines = (await streamText(await download.createReadStream())).split("\r\n");
   assert.equal(lines.length, TOTAL + 1);
+  const [titles, first] = lines.map((line) => line.split(","));
+  assert.equal(first[titles.indexOf("cost_usd")], "0.1248");
   const target = new URL(await page.getByRole("link", { name: "user 0", exact: true }).getAttribute("href"), GATEWAY);
   assert.deepEqual(Object.fromEntries(target.searchParams), { range: "7d", ai_model: "mock", metadata: '{"_user":"user 0"}' });
   await page.getByRole("button", { name: "Show more" }).click();
