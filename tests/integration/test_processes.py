@@ -104,7 +104,7 @@ def config_tables(provider: Mock, **server: object) -> dict:
 
 
 def test_every_process_shows_its_task(provider: Mock, tmp_path: Path):
-    # Python's options are set so that the program does not start as a fork, whose command line cannot be changed.
+    # An option of Python keeps the test from starting the gateway as a fork, which cannot change its title.
     program = ("-X", "utf8", "-m", "penstock")
     gateway = Gateway(tmp_path, config_tables(provider), {}, program=program)
     try:

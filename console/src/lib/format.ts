@@ -27,8 +27,8 @@ export function centsToDollars(cents: number | string | null | undefined): numbe
 
 /** Formats cents as US dollars. Small costs keep three significant digits. */
 export function formatCents(cents: number | string | null | undefined): string {
-  if (cents === null || cents === undefined) return EMPTY;
-  const dollars = Number(cents) / 100;
+  const dollars = centsToDollars(cents);
+  if (dollars === null) return EMPTY;
   if (dollars === 0) return "$0";
   if (Math.abs(dollars) >= 0.1) {
     return `$${dollars.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 })}`;

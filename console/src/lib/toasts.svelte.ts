@@ -7,6 +7,7 @@ export interface Toast {
 }
 
 const SHOWN_MS = 4000;
+
 class Toasts {
   list = $state<Toast[]>([]);
   /** Id of the latest message. */

@@ -111,6 +111,21 @@ test("finds entries of the audit log by object and action", async () => {
   await context.close();
 });
 
+test("lists the audit entries of the organisation, too, if there is only one workspace", async () => {
+  const { page, context, faults } = await openTab("about:blank", { isSignedIn: true });
+  await page.route(/\/v1\/auth\/self/, async (route) => {
+    const response = await route.fetch();
+    const self = await response.json();
+    return route.fulfill({ response, json: { ...self, workspaces: self.workspaces.filter((one) => one.id === WORKSPACE) } });
+  });
+  const [request] = await Promise.all([page.waitForRequest(/\/v1\/audit-logs\?/), page.goto(`${GATEWAY}/console/audit`)]);
+  await page.waitForSelector("nav");
+  await expectCount(page.getByLabel("Workspace", { exact: true }).locator("option"), 1);
+  assert.equal(new URL(request.url()).searchParams.get("workspace_id"), null);
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
 test("asks before a user becomes an admin", async () => {
   const user = await openAsUser("asked@example.com", [{ id: WORKSPACE, role: "member" }]);
   await user.context.close();

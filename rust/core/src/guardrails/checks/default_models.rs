@@ -64,7 +64,7 @@ impl DefaultModels {
     /// Returns the model of a check: its own, or the default.
     ///
     /// # Errors
-    /// If there is neither. The message contains the path of the parameter.
+    /// If there is neither. The error has the path of the parameter, and a message.
     fn choose(&self, own: Option<String>, purpose: ModelPurpose) -> Result<String, (String, String)> {
         let missing = || {
             let message = format!("is required, because the setting `{}` has no model", purpose.setting());
@@ -82,7 +82,7 @@ pub fn set_default_models(models: DefaultModels) {
 /// Returns the model of a check: its own, or the default of the operator.
 ///
 /// # Errors
-/// If there is neither. The message contains the path of the parameter.
+/// If there is neither. The error has the path of the parameter, and a message.
 pub(super) fn choose_model(own: Option<String>, purpose: ModelPurpose) -> Result<String, (String, String)> {
     match DEFAULT_MODELS.get() {
         Some(models) => models.choose(own, purpose),
